@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -97,7 +97,7 @@ def command(
     # The roles log to files; this process prints to the screen.
     configure_logging("error", "auto")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # a broker that ends is an error
-    screen = _TerminalScreen() if Console().is_terminal else PlainScreen(has_table=not hot_node)
+    screen = TerminalScreen() if Console().is_terminal else PlainScreen(has_table=not hot_node)
     try:
         if hot_node:
             run_hot_node_demo(keep, screen)
@@ -149,12 +149,12 @@ class PlainScreen:
         """Nothing is open."""
 
 
-class _TerminalScreen(PlainScreen):
+class TerminalScreen(PlainScreen):
     """Prints lines of text, and keeps the table below them up to date."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         super().__init__()
-        self._console = Console(highlight=False)
+        self._console = console or Console(highlight=False)
         self._live: Live | None = None
 
     def print(self, text: str) -> None:
@@ -165,7 +165,9 @@ class _TerminalScreen(PlainScreen):
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         real, simulated = split_by_origin(table)
-        parts = [Text(""), self._render(real, now, height=None)]
+        parts: list[RenderableType] = []
+        if len(real) or not len(simulated):
+            parts += [Text(""), self._render(real, now, height=None)]
         if len(simulated):
             parts += [Text(""), self._render(simulated, now, height=self._console.height // 2)]
         self._live.update(Group(*parts, Text(f"{status}; Ctrl-C ends it", "dim")), refresh=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import io
 import json
 import shutil
 import tempfile
@@ -10,8 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 
-from pipeline.cli.demo import PlainScreen, command, placement_lines, pod_lines, summary_line
+from pipeline.cli.demo import (
+    PlainScreen,
+    TerminalScreen,
+    command,
+    placement_lines,
+    pod_lines,
+    summary_line,
+)
 from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
@@ -226,3 +235,24 @@ def test_the_status_is_printed_every_ten_seconds(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines() == [
         f"  ({second} s; waiting for an alert)" for second in (0, 10, 20)
     ]
+
+
+@pytest.mark.parametrize(
+    ("simulated", "has_text"), [((), True), ((True,), False), ((True, False), False)]
+)
+def test_a_terminal_shows_that_no_node_is_there_only_without_any(
+    simulated: tuple[bool, ...], has_text: bool
+) -> None:
+    table = Table()
+    for number, is_simulated in enumerate(simulated):
+        state = NodeStateRecord(
+            node=f"node-{number}", as_of="2023-11-14T22:13:20Z", generation=1, offset=1, epoch=1,
+            window_seconds=5.0, coverage=1.0, simulated=is_simulated,
+        )  # fmt: skip
+        assert table.put_state(state)
+    output = io.StringIO()
+    screen = TerminalScreen(Console(file=output, force_terminal=True, width=150, height=40))
+    screen.show_nodes(table, 1_700_000_000.0, "5 s")
+    screen.close()
+    assert ("no node has published a window yet" in output.getvalue()) == has_text
+    assert all(f"node-{number}" in output.getvalue() for number in range(len(simulated)))

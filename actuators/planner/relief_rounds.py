@@ -10,7 +10,7 @@ nothing.
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,13 @@ from pipeline.processors.descheduling.move_memory import (
     MoveMemory,
     Rests,
 )
-from pipeline.processors.descheduling.relief_alerts import MOST_OPEN, ReliefAlerts, Subject
+from pipeline.processors.descheduling.move_outcomes import FEWEST_HELPED, JUDGED_PLANS
+from pipeline.processors.descheduling.relief_alerts import (
+    MOST_OPEN,
+    Hopeless,
+    ReliefAlerts,
+    Subject,
+)
 from pipeline.processors.descheduling.reserved_cpus import NAME as NODE_RESERVATION
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
@@ -54,8 +60,8 @@ BLOCKED = gauge(
     "moves (the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
 )  # fmt: skip
 PAUSED = gauge(
-    "planner_paused", "1 while a strategy is paused because its last plans did not help.",
-    ["strategy"],
+    "planner_paused", "1 while a strategy is paused because its last plans did not help; "
+    "LowNodeLoad for any pool.", ["strategy"],
 )  # fmt: skip
 ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods were not read, or plans not "
                  "written).", ["result"])  # fmt: skip
@@ -82,6 +88,10 @@ CLOCK_STEP_SECONDS: Final = 0.5
 _BLOCKED: Final = ("table", "broker", "usage", "watcher", "moves", "policy", "outcome")
 STALE_SECONDS: Final = 10.0
 """Evictions of this age are known, or nothing is planned. Less than `LAST_ACTION_SECONDS`."""
+_TOO_FEW: Final = (
+    f"fewer than {FEWEST_HELPED} of the last {JUDGED_PLANS} judged plans helped: none is made for "
+    "its hot nodes until these verdicts are an hour old"
+)
 _DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
 
 Published = EvictionPlanRecord | AlertRecord | ActionRecord
@@ -89,6 +99,13 @@ Publish = Callable[[Published], Awaitable[None]]
 """Writes a record to its topic and awaits its delivery. Raises `KafkaError`."""
 Alerts = Mapping[str, tuple[OpenAlert, ...]]
 """Open alerts by node."""
+
+
+class _Paused(NamedTuple):
+    """Strategies that are paused, and pools for which LowNodeLoad is."""
+
+    strategies: set[str]
+    pools: set[str]
 
 
 class ReliefRounds:
@@ -145,6 +162,8 @@ class ReliefRounds:
         hot = _open_alerts(self._table)
         HOT.set(len(hot))
         blocked, policy = self._reason_to_wait(now), self.policy
+        if policy is not None and blocked in ("", "outcome"):
+            self._note_paused(policy, hot, now)
         if policy is not None and blocked in ("", "policy", "outcome"):
             self._unsent += self.alerts.closed(partial(self._reason_to_close, policy, hot), now)
         if policy is not None and not blocked and self._is_due(policy, hot, monotonic):
@@ -186,7 +205,7 @@ class ReliefRounds:
             reason, text = "policy", self.policy.why_not
         elif not reason and self.policy is not None:
             names = self.policy.strategies
-            if self._paused(self.policy, now).issuperset(names):
+            if self._paused(self.policy, now).strategies.issuperset(names):
                 reason, text = "outcome", f"too few of the last plans helped: of {', '.join(names)}"
         if reason != self._blocked:
             self._blocked = reason
@@ -198,12 +217,18 @@ class ReliefRounds:
             BLOCKED.labels(name).set(name == reason)
         return reason
 
-    def _paused(self, policy: ReliefPolicy, now: float) -> set[str]:
-        """The strategies of the policy whose last plans did not help."""
-        paused = {name for name in policy.strategies if self._memory.is_paused(name, now)}
+    def _paused(self, policy: ReliefPolicy, now: float) -> _Paused:
+        """What is paused because the last plans did not help."""
+        pools = set[str]()
+        if not policy.why_not:
+            pools = self._memory.paused(LOW_NODE_LOAD, now, self._pool)
+        strategies = {name for name in policy.others_on if self._memory.paused(name, now)}
+        if pools and pools.issuperset(pool for pool in map(self._pool, self._table) if pool):
+            strategies.add(LOW_NODE_LOAD)
         for name in policy.strategies:
-            PAUSED.labels(name).set(name in paused)
-        return paused
+            is_paused = name in strategies or (name == LOW_NODE_LOAD and bool(pools))
+            PAUSED.labels(name).set(is_paused)
+        return _Paused(strategies, pools)
 
     def _trouble_with_moves(self) -> str:
         """Why plans and evictions of the last seconds may be unknown; empty if they are known."""
@@ -224,12 +249,13 @@ class ReliefRounds:
         ready = {node for node in hot if self._is_ready(node, rests, dry)}
         RESTING.set(len(hot) - len(ready))
         paused, waiting, size = self._paused(policy, now), list[str](), self._nodes_of_a_round
-        if not policy.why_not and LOW_NODE_LOAD not in paused:
-            waiting = sorted(ready - self._tried, key=lambda node: _urgency(node, hot[node]))
+        if not policy.why_not:
+            may_wait = (node for node in ready if self._pool(node) not in paused.pools)
+            waiting = sorted({*may_wait} - self._tried, key=lambda node: _urgency(node, hot[node]))
         chosen = waiting[:size]
         if not (chosen or self._has_more) or self._counts(policy, now).are_used_up:
             return
-        planning = self._planning(policy, paused, rests, chosen, now, set())
+        planning = self._planning(policy, paused.strategies, rests, chosen, now, set())
         dry = self._in_dry_rest(policy, *policy.others_on)
         others = [
             node for node in planning.others
@@ -255,7 +281,7 @@ class ReliefRounds:
         self._tried_others.update(others)
         began, held_back = self._clock.monotonic(), set[str]()
         rests = self._memory.rests(now)
-        planning = self._planning(policy, paused, rests, planning.hot, now, held_back)
+        planning = self._planning(policy, paused.strategies, rests, planning.hot, now, held_back)
         plan = planning.plan(*pods)
         is_slow = self._clock.monotonic() - began > SLOW_SECONDS
         self._nodes_of_a_round = max(size // 2, 1) if is_slow else min(2 * size, NODES_OF_A_ROUND)
@@ -391,9 +417,27 @@ class ReliefRounds:
                 return None
             if subject.node:
                 return "planned" if subject.node in planned else None
-            return "cooled" if pool in pools.values() else None
+            is_about_targets = subject.rule == "all_nodes_hot"
+            return "cooled" if is_about_targets and pool in pools.values() else None
 
         self._unsent += self.alerts.closed(reason, now)
+        self._unsent += self.alerts.opened(hopeless, now)
+
+    def _note_paused(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
+        """Open an alert for each pool with hot nodes for which no plans are made, because the last
+        ones did not help, and close others."""
+        pools = self._paused(policy, now).pools
+
+        def reason(subject: Subject, pool: str) -> CloseReason | None:
+            if subject.rule != "plans_do_not_help" or pool in pools:
+                return None
+            return "policy" if policy.why_not else "planned"
+
+        self._unsent += self.alerts.closed(reason, now)
+        hopeless = [
+            Hopeless(Subject("plans_do_not_help", "", pool), pool, _TOO_FEW)
+            for pool in sorted(pools & {self._pool(node) for node in hot})
+        ]
         self._unsent += self.alerts.opened(hopeless, now)
 
     def _reason_to_close(

@@ -50,8 +50,8 @@ _COLUMN_HELP: Final = {
         (
             "RULE",
             "node_cpu, node_memory, prod_cpu or prod_memory: usage of the node, or of Prod. "
-            "all_nodes_hot and nothing_can_be_done: the planner cannot relieve a pool or a node, "
-            "for the reason below the table.",
+            "all_nodes_hot, nothing_can_be_done and plans_do_not_help: the planner cannot relieve "
+            "a pool or a node, for the reason below the table.",
         ),
         ("OPEN", "How long the alert has been open, at the time of a change."),
         ("USAGE", "The compared usage in percent of allocatable."),

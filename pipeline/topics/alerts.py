@@ -19,7 +19,7 @@ import msgspec
 from pipeline.topics.result_header import Result, check_time
 
 Rule = Literal["node_cpu", "node_memory", "prod_cpu", "prod_memory"]
-ReliefRule = Literal["all_nodes_hot", "nothing_can_be_done"]
+ReliefRule = Literal["all_nodes_hot", "nothing_can_be_done", "plans_do_not_help"]
 Severity = Literal["warning", "critical"]
 Transition = Literal["opened", "escalated", "eased", "closed"]
 CloseReason = Literal["cooled", "policy", "new machine", "node deleted", "planned"]
@@ -27,7 +27,8 @@ CloseReason = Literal["cooled", "policy", "new machine", "node deleted", "planne
 RULES: Final[tuple[Rule, ...]] = get_args(Rule)
 """The rules: usage of the node, and of its Prod pods, each of cpu and memory."""
 RELIEF_RULES: Final[tuple[ReliefRule, ...]] = get_args(ReliefRule)
-"""The rules of the planner: no node of a pool can take pods, or no pod of a hot node can leave."""
+"""The rules of the planner: no node of a pool can take pods, no pod of a hot node can leave, or
+plans for a pool are paused."""
 REPEAT_SECONDS: Final = 1800.0
 FORGOTTEN_SECONDS: Final = 7200.0
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -80,8 +81,8 @@ class AlertRecord(Result, frozen=True, kw_only=True):
 
     id: Node, rule, and end of the window that opened the alert.
     rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory. Or what the planner cannot
-      do: all_nodes_hot (no node of the pool can take pods) or nothing_can_be_done (no pod of the
-      hot node can leave it).
+      do: all_nodes_hot (no node of the pool can take pods), nothing_can_be_done (no pod of the hot
+      node can leave it) or plans_do_not_help (plans for the pool are paused).
     transition: opened, escalated (to critical), eased (to warning) or closed.
     severity: Severity after the change; of a closed alert, the last one.
     since: End of the window that opened the alert, RFC 3339, UTC.

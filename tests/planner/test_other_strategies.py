@@ -67,7 +67,7 @@ def judge(memory: MoveMemory, strategy: str) -> None:
     """Let the last plans of a strategy have failed."""
     for i in range(JUDGED_PLANS):
         action = ActionRecord(
-            node=f"n{i}", at=format_time(NOW - 60), actuator="planner", action="outcome",
+            node="hot", at=format_time(NOW - 60), actuator="planner", action="outcome",
             outcome="failed", why="", plan=f"{strategy}-{i}", strategy=strategy,
         )  # fmt: skip
         assert memory.take_action(action, NOW)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from actuators.planner.planner import take_record
-from actuators.planner.relief_rounds import BLOCKED
+from actuators.planner.relief_rounds import BLOCKED, PAUSED
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETTLE_SECONDS
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
@@ -15,7 +15,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.pods import Owner
 from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
-from tests.extender.relief_world import ALERT, ROOM
+from tests.extender.relief_world import ALERT, POLICY, ROOM, ReliefWorld
 from tests.metric_values import value_of
 from tests.planner.test_relief_rounds import Planning, hot_and_cool
 from tests.table.records import NOW
@@ -200,11 +200,11 @@ async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(helps: bool) 
     planning = hot_and_cool()
     for number in range(5):
         action = ActionRecord(
-            node=f"n{number}", at=format_time(NOW), actuator="planner", action="outcome",
+            node="hot", at=format_time(NOW), actuator="planner", action="outcome",
             outcome="done" if helps or number < 2 else "failed", why="", plan=f"p{number}",
             strategy="LowNodeLoad",
         )  # fmt: skip
-        take_record(planning.memory, ReliefAlerts(), ACTIONS, b"n", encode_json(action), NOW)
+        take_record(planning.memory, ReliefAlerts(), ACTIONS, b"hot", encode_json(action), NOW)
     assert await planning.after() == (["hot"] if helps else [])
     assert value_of(BLOCKED.labels("outcome")) == float(not helps)
     assert await planning.after(LOOK_BACK_SECONDS - 1) == (["hot"] if helps else [])
@@ -227,7 +227,53 @@ async def test_plans_that_are_judged_together_all_count(
             strategy="LowNodeLoad",
         )  # fmt: skip
         memory.take_action(action, NOW)
-    assert memory.is_paused("LowNodeLoad", NOW) is is_paused
+    assert memory.paused("LowNodeLoad", NOW) == ({""} if is_paused else set())
+
+
+def fails(planning: Planning, node: str) -> None:
+    """Let the last plans for a node not have helped."""
+    for number in range(5):
+        action = ActionRecord(
+            node=node, at=format_time(NOW), actuator="planner", action="outcome",
+            outcome="failed", why="", plan=f"p{number}", strategy="LowNodeLoad",
+        )  # fmt: skip
+        planning.memory.take_action(action, NOW)
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+async def test_plans_that_do_not_help_in_one_pool_pause_no_other_pool(has_other: bool) -> None:
+    gold = msgspec.structs.replace(POLICY, pool="gold")
+    world = ReliefWorld().node("hot", 12.0, hot_nodes=gold).node("cool", 2.0, hot_nodes=gold)
+    world.runs("hot", "web", a=1.0)
+    if has_other:
+        world.node("warm", 12.0).node("cold", 1.0).runs("warm", "api", b=1.0)
+    planning = Planning(world)
+    fails(planning, "hot")
+    assert await planning.after() == (["warm"] if has_other else [])
+    assert value_of(BLOCKED.labels("outcome")) == float(not has_other)
+    assert value_of(PAUSED.labels("LowNodeLoad")) == 1.0
+    (alert,) = planning.alerts
+    assert (alert.rule, alert.pool, alert.node) == ("plans_do_not_help", "gold", "")
+    assert (alert.severity, alert.transition) == ("warning", "opened")
+    assert alert.why.startswith("fewer than 3 of the last 5 judged plans helped")
+    await planning.after(600)
+    assert [each.transition for each in planning.alerts] == ["opened"]
+    await planning.after(LOOK_BACK_SECONDS - 599)
+    await planning.after(10)
+    last = [each for each in planning.alerts if each.transition == "closed"]
+    assert [(each.id, each.reason) for each in last] == [(alert.id, "planned")]
+    assert "hot" in {plan.node for plan in planning.plans}
+
+
+async def test_an_alert_about_plans_that_do_not_help_ends_with_the_policy() -> None:
+    planning = hot_and_cool()
+    fails(planning, "hot")
+    await planning.after()
+    assert planning.rounds.policy is not None
+    planning.rounds.policy = planning.rounds.policy._replace(why_not="LowNodeLoad is paused")
+    await planning.after(10)
+    changes = [(each.transition, each.reason) for each in planning.alerts]
+    assert changes == [("opened", None), ("closed", "policy")]
 
 
 async def test_a_new_leader_judges_what_the_former_one_planned_and_repeats_no_verdict() -> None:

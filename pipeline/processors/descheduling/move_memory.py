@@ -124,6 +124,7 @@ class _Action(NamedTuple):
 
 
 class _Verdict(NamedTuple):
+    node: str
     strategy: str
     helped: bool
     at: float
@@ -190,7 +191,9 @@ class MoveMemory:
         if not action.plan or now - at > (LASTING_SECONDS if is_lasting else LOOK_BACK_SECONDS):
             return False
         if (action.actuator, action.action) == (PLANNER, OUTCOME):
-            self._verdicts[action.plan] = _Verdict(action.strategy, action.outcome == "done", at)
+            self._verdicts[action.plan] = _Verdict(
+                action.node, action.strategy, action.outcome == "done", at
+            )
             _limit(self._verdicts, _MOST_PLANS)
             return True
         if action.actuator != _EVICTOR:
@@ -272,10 +275,16 @@ class MoveMemory:
                 )  # fmt: skip
         return ended
 
-    def is_paused(self, strategy: str, now: float) -> bool:
-        """Whether the strategy did not help in the last hour."""
-        found = [v for v in self._verdicts.values() if v.strategy == strategy]
-        return does_not_help((v.at, v.helped) for v in found if now - v.at <= LOOK_BACK_SECONDS)
+    def paused(
+        self, strategy: str, now: float, group_of: Callable[[str], str] = lambda _: ""
+    ) -> set[str]:
+        """The groups of nodes for which the strategy did not help in the last hour; `group_of` is
+        the group of a node, by default the same for all."""
+        verdicts: dict[str, list[tuple[float, bool]]] = {}
+        for found in self._verdicts.values():
+            if found.strategy == strategy and now - found.at <= LOOK_BACK_SECONDS:
+                verdicts.setdefault(group_of(found.node), []).append((found.at, found.helped))
+        return {group for group, each in verdicts.items() if does_not_help(each)}
 
     def rests(self, now: float) -> "Rests":
         """What may not be planned at this moment."""

@@ -4,8 +4,8 @@ such node got hot.
 
 A plan is judged once, when usage over its whole span shows its last eviction and the replacement:
 the alert for which it was made must be closed by then, or soon after. A strategy whose plans do not
-help is paused: more evictions would do more harm. The pause ends when its judged plans are an hour
-old, so that it is tried again.
+help is paused, LowNodeLoad for the pool alone: more evictions would do more harm. The pause ends
+when the judged plans are an hour old, so that it is tried again.
 """
 
 from collections.abc import Collection, Iterable

@@ -27,6 +27,7 @@ _MOST_WHY: Final = 1_000
 _SEVERITIES: Final[dict[ReliefRule, Severity]] = {
     "all_nodes_hot": "critical",
     "nothing_can_be_done": "warning",
+    "plans_do_not_help": "warning",
 }
 
 

@@ -131,8 +131,8 @@ def test_a_clock_that_is_set_ends_no_plan_and_no_pause(seconds: float) -> None:
     assert rest(memory, OVER_AT + seconds - 1) == "plan p is under way"
     assert rest(memory, OVER_AT + seconds) is None
     over_at = NOW + 10 + seconds + LOOK_BACK_SECONDS
-    assert memory.is_paused("LowNodeLoad", over_at)
-    assert not memory.is_paused("LowNodeLoad", over_at + 1)
+    assert memory.paused("LowNodeLoad", over_at) == {""}
+    assert memory.paused("LowNodeLoad", over_at + 1) == set()
 
 
 @pytest.mark.parametrize("outcome", ["intended", "done", "failed"])

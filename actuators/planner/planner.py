@@ -25,6 +25,7 @@ from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.descheduling.move_memory import LASTING_SECONDS, MoveMemory
+from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
@@ -35,12 +36,20 @@ from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.eviction_plans import EvictionPlanRecord
+from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.nodes import check_node_name
-from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Topic
+from pipeline.topics.registry import (
+    ACTIONS,
+    ALERTS,
+    EVICTION_PLANS,
+    EVICTION_REQUESTS,
+    FLEET,
+    Topic,
+)
 
 log = get_logger(__name__)
 
-BAD = counter("planner_bad_records", "Invalid plans, actions and alerts that were read.")
+BAD = counter("planner_bad_records", "Invalid requests, plans, actions and alerts that were read.")
 _POLICY_SECONDS: Final = 10.0
 _DELIVERY_SECONDS: Final = 5.0
 """Shorter than the time between the end of a lease's renewal and the next leader."""
@@ -64,7 +73,7 @@ class Planner:
         # Plans, actions and alerts of the last hours, also of former leaders.
         self._moves = Feed(
             Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
-            topics=(EVICTION_PLANS, ACTIONS, ALERTS), name="memory of moves",
+            topics=(EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, ALERTS), name="memory of moves",
             take_record=self._take, on_bad=_count_bad,
             recent_seconds=max(LASTING_SECONDS, FORGOTTEN_SECONDS),
         )  # fmt: skip
@@ -124,10 +133,12 @@ class Planner:
 
     def _take(self, topic: Topic, record: ConsumerRecord) -> bool:
         appended_at = record.timestamp / 1000
+        rounds, now = self._rounds, self._rounds.now()
+        if topic is EVICTION_REQUESTS:
+            return take_request(rounds.requests, record.key, record.value, now, appended_at)
         return take_record(
-            self._memory, self._rounds.alerts, topic, record.key, record.value, self._rounds.now(),
-            appended_at,
-        )  # fmt: skip
+            self._memory, rounds.alerts, topic, record.key, record.value, now, appended_at
+        )
 
     async def _read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
         return await read_node_pods(self._settings.kafka, nodes, span_seconds, self._clock.now())
@@ -173,10 +184,26 @@ def take_record(
     if topic is ALERTS:
         return may_be_relief_alert(value) and alerts.take(decode_json(AlertRecord, value), now)
     plan = decode_json(EvictionPlanRecord, value)
-    check_node_name(plan.node)
-    if plan.node.encode() != key:
-        raise InvalidRecordError(f"node {plan.node!r:.80} differs from key {(key or b'')[:80]!r}")
+    _check_key(plan.node, key)
     return memory.take_plan(plan, now, appended_at)
+
+
+def take_request(
+    requests: NodeRequests, key: bytes | None, value: bytes | None, now: float,
+    appended_at: float | None = None,
+) -> bool:  # fmt: skip
+    """Take a request for relief; False if it has ended. Raises `RecordError` if it is invalid."""
+    if value is None:
+        return False
+    request = decode_json(EvictionRequestRecord, value)
+    _check_key(request.node, key)
+    return requests.take(request, now, appended_at)
+
+
+def _check_key(node: str, key: bytes | None) -> None:
+    check_node_name(node)
+    if node.encode() != key:
+        raise InvalidRecordError(f"node {node!r:.80} differs from key {(key or b'')[:80]!r}")
 
 
 async def _count_bad(_letter: DeadLetter) -> None:

@@ -8,7 +8,7 @@ nothing.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,12 +34,14 @@ from pipeline.processors.descheduling.move_memory import (
     Rests,
 )
 from pipeline.processors.descheduling.move_outcomes import FEWEST_HELPED, JUDGED_PLANS
+from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import (
     MOST_OPEN,
     Hopeless,
     ReliefAlerts,
     Subject,
 )
+from pipeline.processors.descheduling.requested_relief import NAME as NODE_REQUESTS
 from pipeline.processors.descheduling.reserved_cpus import NAME as NODE_RESERVATION
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
@@ -110,8 +112,8 @@ class _Paused(NamedTuple):
 
 class ReliefRounds:
     """The rounds of one leader. `state` is that of the feed of the table, `moves` that of the feed
-    of plans and actions. `policy` may change at any time, None: it is not known yet.
-    `alerts` are those that are open. `may_publish` is asked before each record."""
+    of plans and actions. `policy` may change at any time, None: it is not known yet. `alerts` are
+    those that are open, `requests` those of nodes. `may_publish` is asked before each record."""
 
     def __init__(
         self, table: Table, state: FeedState, moves: FeedState, decisions: Decisions,
@@ -120,6 +122,7 @@ class ReliefRounds:
     ) -> None:  # fmt: skip
         self.policy: ReliefPolicy | None = None
         self.alerts = ReliefAlerts()
+        self.requests = NodeRequests()
         self._table, self._state, self._moves = table, state, moves
         self._decisions = decisions
         self._memory, self._clock = memory, clock
@@ -132,7 +135,7 @@ class ReliefRounds:
         self._tried: set[str] = set()
         self._tried_others: set[str] = set()
         self._has_more = False
-        self._taken: set[str] = set()  # nodes that reserve CPUs that pods have for themselves
+        self._urgent: set[tuple[str, str]] = set()
         self._dry_at: dict[tuple[str, str], float] = {}  # last dry plan by strategy and node
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
@@ -153,6 +156,7 @@ class ReliefRounds:
         if abs(offset - self._clock_offset) > CLOCK_STEP_SECONDS:
             self._memory.shift(offset - self._clock_offset)
             self.alerts.shift(offset - self._clock_offset)
+            self.requests.shift(offset - self._clock_offset)
         self._clock_offset = offset
         return now
 
@@ -181,15 +185,22 @@ class ReliefRounds:
             self._tried.clear()
             self._tried_others.clear()
             self._has_more = bool(policy.others_on)
-        if NODE_RESERVATION in policy.others_on:
-            # A node whose annotation has just taken CPUs from pods is planned for at once.
-            taken = {*self._table.taken_cpus()}
-            if new := taken - self._taken:
-                self._tried_others -= new
-                self._has_more = True
-            self._taken = taken
+        # A node that asks for relief, or has just reserved CPUs of pods, is planned for at once.
+        urgent = set(self._urgent_nodes(policy))
+        if new := urgent - self._urgent:
+            self._tried_others.difference_update(node for node, _ in new)
+            self._has_more = True
+        self._urgent = urgent
         has_hot = not policy.why_not and not hot.keys() <= self._tried
         return (has_hot or self._has_more) and monotonic >= self._last_round + PAUSE_SECONDS
+
+    def _urgent_nodes(self, policy: ReliefPolicy) -> Iterator[tuple[str, str]]:
+        """Yield nodes of which pods should leave although they are not hot, and why."""
+        if NODE_RESERVATION in policy.others_on:
+            yield from ((node, "") for node in self._table.taken_cpus())
+        if NODE_REQUESTS in policy.others_on:
+            for node, request in self.requests.open(self.now()).items():
+                yield node, request.request_id
 
     def _reason_to_wait(self, now: float) -> str:
         """Why nothing may be planned, a label of `BLOCKED`; logs it once. Empty if all is well."""
@@ -362,6 +373,7 @@ class ReliefRounds:
             hot=frozenset(hot),
             others=policy.others,
             paused=paused,
+            asked=self.requests.open(now),
             objection=objection,
             # A node that became hot itself gives what its own usage shows, and no more.
             incoming=[pod for pod in rests.incoming(span) if pod.node not in hot],

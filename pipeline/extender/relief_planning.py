@@ -37,6 +37,7 @@ from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import SelectedFit
 from pipeline.processors.descheduling.move_memory import IncomingUsage
+from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.processors.descheduling.strategy import Plan, after_plan, unchanged
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
@@ -64,7 +65,7 @@ class AlertRelief(NamedTuple):
     these nodes only `hot` are (None: all). The strategies of `others` run beside it, except for
     those that are `paused`. Pods with an `objection`, for the reason that it returns, stay.
     `incoming` are pods that usage of their target does not show yet. `resting_targets` are, by
-    node, the nodes to which none of its pods may go."""
+    node, the nodes to which none of its pods may go, `asked` the requests of nodes for relief."""
 
     args: LowNodeLoadArgs = _USUAL_ARGS
     pools: Sequence[NodePool] = ()
@@ -75,6 +76,7 @@ class AlertRelief(NamedTuple):
     objection: Callable[[PodRecord], str | None] = _no_objection
     incoming: Sequence[IncomingUsage] = ()
     resting_targets: Mapping[str, Collection[str]] = MappingProxyType({})
+    asked: Mapping[str, NodeRequest] = MappingProxyType({})
 
 
 _ALL_ALERTS: Final = AlertRelief()
@@ -125,7 +127,8 @@ class ReliefPlanning:
         by_alerts = descheduling is None
         nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
         self._incoming = _incoming_usage(nodes, relief.incoming)
-        self._nodes = _with_incoming(nodes, self._incoming)
+        asked = {i: relief.asked[name] for i, name in enumerate(names) if name in relief.asked}
+        self._nodes = replace(_with_incoming(nodes, self._incoming), asked=asked)
         detecting = None if descheduling is None else descheduling.detecting
         self._strategies = low_node_load_strategies(
             self._pools,

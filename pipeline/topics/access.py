@@ -14,6 +14,7 @@ from pipeline.topics.registry import (
     CHECKPOINTS,
     DEAD_LETTERS,
     EVICTION_PLANS,
+    EVICTION_REQUESTS,
     FLEET,
     HEARTBEATS,
     NODE_STATE,
@@ -105,13 +106,17 @@ ROLES: Final[Mapping[str, Role]] = {
             name="planner", task="plans how hot nodes are relieved",
             reads=(
                 NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, ALERTS,
-                EVICTION_PLANS, ACTIONS,
+                EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS,
             ),
             writes=(FLEET, ALERTS, EVICTION_PLANS, ACTIONS),
         ),
         Role(
             name="evictor", task="eviction actuator",
             reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,),
+        ),
+        Role(
+            name="node-agent", task="agents on nodes that ask for relief",
+            writes=(EVICTION_REQUESTS,),
         ),
         Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE, ALERTS)),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),

@@ -156,7 +156,8 @@ ALERTS: Final = Topic(
 )  # fmt: skip
 EVICTION_REQUESTS: Final = Topic(
     name="eviction-requests", key="node", retention_ms=DAY_MS,
-    value="a node actuator asks for relief", written_by="node actuator",
+    value="a node asks that pods leave it", written_by="agents on nodes",
+    record="eviction_requests",
 )  # fmt: skip
 EVICTION_PLANS: Final = Topic(
     name="eviction-plans", key="node", retention_ms=7 * DAY_MS,
@@ -194,12 +195,12 @@ DEAD_LETTERS: Final = Topic(
 
 TOPICS: Final = (
     SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
-    NODE_VIEWS, ALERTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS, CHECKPOINTS,
-    DEAD_LETTERS,
+    NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS,
+    CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 
-PLANNED_TOPICS: Final = (EVICTION_REQUESTS, ACCURACY)
+PLANNED_TOPICS: Final = (ACCURACY,)
 """Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
 
 

@@ -24,6 +24,7 @@ from pipeline.processors.descheduling.migration_args import MigrationControllerA
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeRequestsArgs,
     NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
@@ -68,6 +69,7 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "FragmentationAware": FragmentationAwareArgs,
     "ScaleDownBinPack": ScaleDownBinPackArgs,
     "NodeReservation": NodeReservationArgs,
+    "NodeRequests": NodeRequestsArgs,
     "MigrationController": MigrationControllerArgs,
 }
 # Commands of roles that have a metrics page.

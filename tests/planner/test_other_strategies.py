@@ -11,6 +11,7 @@ from pipeline.processors.descheduling.move_outcomes import JUDGED_PLANS
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.pods import Owner
 from tests.extender.relief_world import LOW, TIERS, ReliefWorld, configuration, profile
 from tests.metric_values import value_of
@@ -25,6 +26,7 @@ STRATEGIES: dict[str, Case] = {
     "FragmentationAware": {},
     "ScaleDownBinPack": {"strategy": "EvictDirectly", "maxPodsToEvict": 1},
     "NodeReservation": {},
+    "NodeRequests": {},
 }
 INTERVAL_SECONDS = 120.0
 RESERVING = {"node.koordinator.sh/reservation": '{"reservedCPUs": "0-1"}'}
@@ -54,8 +56,26 @@ def pinned(cpus: str) -> dict[str, str]:
     return {"scheduling.koordinator.sh/resource-status": f'{{"cpuset": "{cpus}"}}'}
 
 
+class Asking(Planning):
+    """Rounds while the expensive node asks that 1.5 cores leave it, again and again."""
+
+    async def after(self, seconds: float = 0.0) -> list[str]:
+        now = self.clock.now()
+        assert self.rounds.requests.take(asked("gold", now, cpu_millicores=1500), now, now)
+        return await super().after(seconds)
+
+
+def asked(node: str, now: float, **fields: Any) -> EvictionRequestRecord:
+    values = {"id": "r", "requester": "agent", "why": "memory is reclaimed", "classes": ("prod",)}
+    until = format_time(now + 300)
+    return EvictionRequestRecord(
+        node=node, at=format_time(now), valid_until=until, **(values | fields)
+    )
+
+
 def planning_of(*names: str, **fields: Any) -> Planning:
-    return Planning(world(), policy_of(*names, **fields))
+    kind = Asking if "NodeRequests" in names else Planning
+    return kind(world(), policy_of(*names, **fields))
 
 
 def with_hot_node(planning: Planning, name: str = "hot") -> Planning:

@@ -28,6 +28,7 @@ from pipeline.topics.checkpoints import (
 from pipeline.topics.codec import Record, decode_json, decode_pack, encode_json, encode_pack
 from pipeline.topics.dead_letters import DeadLetter, dead_letter
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
+from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
@@ -365,6 +366,11 @@ POOL_MEANS = PoolMeansRecord(
         "node_cpu": RuleMean(percent=41.25, known_nodes=11), "prod_cpu": RuleMean(known_nodes=5),
     },
 )  # fmt: skip
+EVICTION_REQUEST = EvictionRequestRecord(
+    node="node-1", id="node-1/memory/1", at="2023-11-14T22:14:00Z",
+    valid_until="2023-11-14T22:17:00Z", requester="agent", why="memory is reclaimed",
+    memory_bytes=1 << 30, classes=("batch", "free"),
+)  # fmt: skip
 WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0")
 _TARGET = {"cpu": "500m", "memory": "262144000"}
 RECOMMENDATION = RecommendationRecord(
@@ -429,6 +435,7 @@ GOLDEN = (
     _json("actions", ACTION),
     _json("alerts", ALERT),
     _json("eviction-plans", EVICTION_PLAN),
+    _json("eviction-requests", EVICTION_REQUEST),
     _json("heartbeats", HEARTBEAT),
     _json("pool-means", POOL_MEANS),
     _json("wake-ups", WAKE_UP),

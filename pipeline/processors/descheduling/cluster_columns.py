@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import PodRecord
 
@@ -23,7 +24,8 @@ class ClusterNodes:
     Percentages are of `capacity`. `usage` and `prod_usage` are unknown where the last window is too
     old. `requested` are the requests of all pods on a node, which may not exceed `allocatable`.
     `peak` is the predicted peak, for display only. `taken_cpus` are the CPUs that a node reserves
-    by number and that pods on it have for themselves, of nodes with any, by place.
+    by number and that pods on it have for themselves, of nodes with any, by place. `asked` are the
+    requests for relief of nodes, likewise.
     """
 
     names: Sequence[str]
@@ -38,6 +40,7 @@ class ClusterNodes:
     taints: Sequence[Sequence[Taint]]
     peak: FloatArray | None = None
     taken_cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    asked: Mapping[int, NodeRequest] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)

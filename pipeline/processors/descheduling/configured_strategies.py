@@ -20,12 +20,14 @@ from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import DETECTED, LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
+from pipeline.processors.descheduling.requested_relief import RequestStrategy
 from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeRequestsArgs,
     NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
@@ -85,7 +87,13 @@ class ConfiguredStrategy(NamedTuple):
     off: str = ""
 
 
-_WITH_FIT: Final = LowNodeLoadStrategy | TierStrategy | FragmentationStrategy | ReservationStrategy
+_WITH_FIT: Final = (
+    LowNodeLoadStrategy
+    | TierStrategy
+    | FragmentationStrategy
+    | ReservationStrategy
+    | RequestStrategy
+)
 
 
 def with_node_fit(configured: ConfiguredStrategy) -> ConfiguredStrategy:
@@ -255,9 +263,8 @@ def other_strategies(
                     is_paused=args.paused,
                 )
             elif isinstance(args, NodeReservationArgs):
-                strategy = ReservationStrategy(
-                    node_fit=args.node_fit, is_member=is_member, is_paused=args.paused
-                )
+                own = RequestStrategy if isinstance(args, NodeRequestsArgs) else ReservationStrategy
+                strategy = own(node_fit=args.node_fit, is_member=is_member, is_paused=args.paused)
             else:
                 strategy = FragmentationStrategy(
                     resources=args.resources,

@@ -12,7 +12,12 @@ from msgspec import Meta
 
 from pipeline.errors import InvalidPolicyError
 from pipeline.input_files import YAML_ERRORS, yaml_documents, yaml_problem
-from pipeline.processors.descheduling import low_node_load, migration_args, reserved_cpus
+from pipeline.processors.descheduling import (
+    low_node_load,
+    migration_args,
+    requested_relief,
+    reserved_cpus,
+)
 from pipeline.processors.descheduling.field_types import (
     VERSION,
     Count,
@@ -29,6 +34,7 @@ from pipeline.processors.descheduling.migration_args import (
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
+    NodeRequestsArgs,
     NodeReservationArgs,
     ScaleDownBinPackArgs,
 )
@@ -66,12 +72,14 @@ _PLUGINS: Final[Mapping[str, _Plugin]] = {
     "CustomPriority": _Plugin(CustomPriorityArgs, {"dry_run": True}),
     "FragmentationAware": _Plugin(FragmentationAwareArgs, {"dry_run": True}),
     reserved_cpus.NAME: _Plugin(NodeReservationArgs, {"dry_run": True}),
+    requested_relief.NAME: _Plugin(NodeRequestsArgs, {"dry_run": True}),
     "ScaleDownBinPack": _Plugin(ScaleDownBinPackArgs, {"paused": True}),
     MIGRATION_CONTROLLER: _Plugin(MigrationControllerArgs, {"dry_run": True}),
     "LowNodeUtilization": _Plugin(LowNodeUtilizationArgs, None),
 }
 STRATEGIES: Final = (
     LOW_NODE_LOAD, "CustomPriority", "FragmentationAware", "ScaleDownBinPack", reserved_cpus.NAME,
+    requested_relief.NAME,
 )  # fmt: skip
 _RUN_AT: Final[Mapping[str, tuple[str, ...]]] = {
     "deschedule": (), "balance": STRATEGIES,

@@ -1,5 +1,5 @@
 """The arguments of CustomPriority, FragmentationAware and ScaleDownBinPack, with Koordinator's
-names, defaults and checks, and of Springtide's NodeReservation."""
+names, defaults and checks, and of Springtide's own strategies."""
 
 import re
 from collections.abc import Iterator
@@ -105,6 +105,10 @@ class NodeReservationArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel
 
     def problems(self) -> Iterator[Problem]:
         yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
+
+
+class NodeRequestsArgs(NodeReservationArgs, frozen=True, kw_only=True, rename="camel"):
+    """Pods on nodes that ask for relief."""
 
 
 class ScaleDownBinPackArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"):

@@ -15,6 +15,8 @@ from pipeline.processors.descheduling.landing import Arrival, Landing, Rejected
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.node_requests import NodeRequest
+from pipeline.processors.descheduling.requested_relief import RequestStrategy
 from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
 from pipeline.processors.descheduling.strategy import Strategy, after_plan
@@ -34,6 +36,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "DrainNode": lambda **fields: TierStrategy(selectors=_TIERS, mode="DrainNode", **fields),
     "ScaleDownBinPack": lambda **fields: ScaleDownStrategy(most_pods=3, **fields),
     "NodeReservation": lambda **fields: ReservationStrategy(**fields),
+    "NodeRequests": lambda **fields: RequestStrategy(**fields),
     "FragmentationAware": lambda **fields: FragmentationStrategy(
         imbalance_threshold=0.05, min_improvement=0.01, **fields
     ),
@@ -48,7 +51,7 @@ class _Refusing:
 
 def world(cluster: Case) -> tuple[Any, Any]:
     """The cluster with every other node in the tier `gold`. Two of three pods have a CPU for
-    themselves, which all nodes but the first reserve."""
+    themselves, which all nodes but the first reserve; these also ask for relief."""
     nodes = [
         {**node, "labels": {"tier": ("gold", "silver")[index % 2]}}
         for index, node in enumerate(cluster["nodes"])
@@ -60,8 +63,11 @@ def world(cluster: Case) -> tuple[Any, Any]:
         else record
         for place, record in enumerate(pods.records)
     ]
-    taken = {node: frozenset({2}) for node in range(1, len(columns))}
-    return replace(columns, taken_cpus=taken), replace(pods, records=records)
+    others = range(1, len(columns))
+    taken = {node: frozenset({2}) for node in others}
+    request = NodeRequest("r", 1500, 0, frozenset({"prod", "mid"}), "", 0.0)
+    columns = replace(columns, taken_cpus=taken, asked=dict.fromkeys(others, request))
+    return columns, replace(pods, records=records)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

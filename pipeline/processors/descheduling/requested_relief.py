@@ -1,0 +1,141 @@
+"""NodeRequests: move pods off nodes that ask for it.
+
+A request says how much usage should leave, and of which classes of pods. A plan answers it under
+the same caps, cool-downs and limits as any other.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
+from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
+from pipeline.processors.descheduling.move_counts import MoveCounts
+from pipeline.processors.descheduling.pod_order import eviction_order, fit_scores
+from pipeline.processors.descheduling.strategy import (
+    MOST_STAYS,
+    Move,
+    Plan,
+    SourcePlan,
+    Stay,
+    projected,
+    unchanged,
+    with_pods,
+)
+
+NAME: Final = "NodeRequests"
+MOST_MOVES: Final = 32
+"""Pods that a plan takes off one node."""
+_COLUMNS: Final = ("cpu", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestStrategy:
+    """Moves the pods that fit a request best, in the order in which pods leave hot nodes. Only
+    nodes that are members (n,) are sources; None is all."""
+
+    node_fit: bool = True
+    is_member: BoolArray | None = None
+    is_paused: bool = False
+    name: str = NAME
+
+    def sources(self, nodes: ClusterNodes) -> IntArray:
+        sources = np.array([*nodes.asked], np.int64)
+        if self.is_member is not None:
+            sources = sources[self.is_member[sources]]
+        order: IntArray = sources[np.argsort(nodes.by_name[sources], kind="stable")]
+        return order
+
+    def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
+        if self.is_paused:
+            return unchanged(self.name, nodes, "the strategy is paused")
+        sources = with_pods(self.sources(nodes), pods)
+        if not len(sources):
+            return unchanged(self.name, nodes, "no node asks for relief")
+        relief = _Relief(nodes, pods, landing, node_fit=self.node_fit)
+        plans = [relief.relieve(node) for node in sources.tolist()]
+        moves = [move for plan in plans for move in plan.moves]
+        usage, prod_usage = projected(nodes, pods, moves)
+        reason = "" if moves else "no pod that may move fits on another node"
+        return Plan(self.name, tuple(plans), reason, usage, prod_usage, len(nodes) - 1)
+
+
+class _Relief:
+    """Relieves one node after the other."""
+
+    def __init__(
+        self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator, *, node_fit: bool
+    ) -> None:
+        self._nodes, self._pods, self._landing = nodes, pods, landing
+        self._node_fit = node_fit
+        self._columns = [nodes.resources.index(name) for name in _COLUMNS]
+        self._by_name = np.argsort(nodes.by_name)
+        self._arrivals: list[Arrival] = []
+        self._counts = MoveCounts(pods)
+
+    def relieve(self, node: int) -> SourcePlan:
+        pods, request = self._pods, self._nodes.asked[node]
+        wanted = np.array([request.cpu_millicores, request.memory_bytes], np.float64)
+        left, why = wanted.copy(), f"the node asks for relief: {request.why}"
+        usage = pods.usage[:, self._columns]
+        here = [*pods.on(node).tolist()]
+        waiting = [pod for pod in here if self._may_help(pod, request.classes, usage, wanted)]
+        moves: list[Move] = []
+        stays = [
+            Stay(pod, pods.objections[pod])
+            for pod in here
+            if pods.records[pod].pod_class in request.classes and pod in pods.objections
+        ]
+        while waiting and (left > 0).any() and len(moves) < MOST_MOVES:
+            pod = self._next(waiting, usage, left)
+            waiting.remove(pod)
+            if (reason := self._counts.objection(pod)) is not None:
+                stays.append(Stay(pod, reason))
+                continue
+            found = self._land(pod, node)
+            if self._node_fit and found.node is None:
+                stays.append(Stay(pod, "no other node takes it", found))
+                continue
+            self._counts.add(pod)
+            moves.append(Move(pod, node, found, why))
+            left -= usage[pod]
+        is_relieved = not (left > 0).any()
+        self._give_back(moves, left, usage)
+        return SourcePlan(node, "request", (), tuple(moves), tuple(stays[:MOST_STAYS]), is_relieved)
+
+    def _may_help(
+        self, pod: int, classes: Collection[str], usage: FloatArray, wanted: FloatArray
+    ) -> bool:
+        """Whether the pod may move, and is known to use a resource that is asked for."""
+        is_known = not np.isnan(usage[pod]).any()
+        helps = is_known and bool((usage[pod][wanted > 0] > 0).any())
+        return (
+            helps and bool(self._pods.may_move[pod])
+            and self._pods.records[pod].pod_class in classes
+        )  # fmt: skip
+
+    def _next(self, waiting: list[int], usage: FloatArray, left: FloatArray) -> int:
+        """The pod that leaves next: by rank, then by how well it fits what is left."""
+        pods = np.array(waiting, np.int64)
+        fits = fit_scores(usage[pods], left, (left > 0).astype(np.float64))
+        return waiting[int(eviction_order(self._pods.ranks.take(pods), fits)[0])]
+
+    def _land(self, pod: int, node: int) -> Landing:
+        if not self._node_fit:
+            return Landing(None)
+        found = self._landing.land(pod, self._by_name[self._by_name != node], self._arrivals)
+        if found.node is not None:
+            self._arrivals.append(Arrival(pod, found.node))
+        return found
+
+    def _give_back(self, moves: list[Move], left: FloatArray, usage: FloatArray) -> None:
+        """Let pods stay without which the request would be met as well, the last ones first."""
+        for move in reversed(moves[:]):
+            if (left + usage[move.pod] <= 0).all():
+                left += usage[move.pod]
+                moves.remove(move)
+                self._counts.remove(move.pod)
+                self._arrivals[:] = [each for each in self._arrivals if each.pod != move.pod]

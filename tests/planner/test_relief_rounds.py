@@ -686,6 +686,18 @@ async def test_a_round_plans_by_the_whole_policy(policy: ReliefPolicy) -> None:
     assert await planning.after(120) == ["hot"]
 
 
+async def test_a_node_whose_alert_opens_again_is_planned_for_at_once() -> None:
+    planning = hot_and_cool({"a": 1.0, "b": 1.0})
+    await planning.after()
+    planning.act(planning.plans[0], "refused")
+    assert await planning.after(PAUSE_SECONDS) == []
+    planning.world.report(planning.clock.now(), "hot", alerts=())
+    await planning.rounds.step()
+    alert = msgspec.structs.replace(ALERT, since=format_time(planning.clock.now()))
+    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+    assert await planning.after(PAUSE_SECONDS) == ["hot"]
+
+
 ONLY_ONE = "ExpectedReplicas: 1 replicas, of which 1 may move and 1 be missing"
 
 

@@ -223,6 +223,15 @@ def test_uncovered_windows_and_gaps_are_neither_hot_nor_calm() -> None:
     assert transitions_of(calm) == [OPENED]
 
 
+def test_an_uncovered_window_is_not_judged_by_the_average_of_those_before() -> None:
+    """That average is known, and says nothing new."""
+    policy = with_policy(span_seconds=300, open_windows=5)
+    # Half of the span is known with the fifth window.
+    windows = [*hot(8, policy=policy), *hot(2, 9, coverage=0.49, policy=policy)]
+    assert transitions_of(windows) == []
+    assert transitions_of([*windows, *hot(1, 11, policy=policy)]) == [OPENED]
+
+
 def test_late_and_duplicate_windows_change_nothing() -> None:
     windows = hot(5)
     repeated = [*windows[:4], *windows[:4], windows[3], windows[4], windows[4]]

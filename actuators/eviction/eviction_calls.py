@@ -28,6 +28,10 @@ from pipeline.topics.workloads import WorkloadRecord
 SOFT_EVICTION: Final = "scheduling.koordinator.sh/soft-eviction"
 """The annotation that asks another agent to evict a pod."""
 
+Options = Mapping[str, Any]
+"""The deleteOptions of an eviction; the UID of the pod is always a precondition."""
+NO_OPTIONS: Final[Options] = {}
+
 _APPS: Final = "/apis/apps/v1/namespaces/{}/"
 _PATHS: Final[Mapping[str, str]] = {
     "Deployment": _APPS + "deployments",
@@ -181,10 +185,12 @@ def query_of(selector: Selector) -> str:
     return ",".join(parts)
 
 
-async def evict(api: Api, pod: LivePod, *, dry_run: bool = False) -> None:
+async def evict(
+    api: Api, pod: LivePod, delete_options: Options = NO_OPTIONS, *, dry_run: bool = False
+) -> None:
     """Ask the API server to evict the pod of this UID, once."""
     record = pod.record
-    options: dict[str, Any] = {"preconditions": {"uid": record.uid}}
+    options = _options(pod, delete_options)
     if dry_run:
         options["dryRun"] = ["All"]
     body = {
@@ -197,13 +203,15 @@ async def evict(api: Api, pod: LivePod, *, dry_run: bool = False) -> None:
     await api.request("POST", path, body=body, attempts=1)
 
 
-async def annotate_for_eviction(api: Api, pod: LivePod, initiator: str, reason: str) -> None:
+async def annotate_for_eviction(
+    api: Api, pod: LivePod, initiator: str, reason: str, delete_options: Options = NO_OPTIONS
+) -> None:
     """Ask another agent, by an annotation, to evict the pod of this UID, once."""
     record = pod.record
     text = msgspec.json.encode(
         {
             "timestamp": format_time(api.clock.now()),
-            "deleteOptions": {"preconditions": {"uid": record.uid}},
+            "deleteOptions": _options(pod, delete_options),
             "initiator": initiator,
             "reason": reason,
         }
@@ -211,6 +219,11 @@ async def annotate_for_eviction(api: Api, pod: LivePod, initiator: str, reason: 
     body = {"metadata": {"uid": record.uid, "annotations": {SOFT_EVICTION: text}}}
     path = _pod_path(record.namespace, record.name)
     await api.request("PATCH", path, body=body, content_type=MERGE, attempts=1)
+
+
+def _options(pod: LivePod, delete_options: Options) -> dict[str, Any]:
+    preconditions = {**delete_options.get("preconditions", {}), "uid": pod.record.uid}
+    return {**delete_options, "preconditions": preconditions}
 
 
 def status_of(error: KubernetesError) -> int | None:

@@ -12,6 +12,8 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from actuators.eviction.eviction_calls import (
+    NO_OPTIONS,
+    Options,
     annotate_for_eviction,
     budgets_of,
     evict,
@@ -94,10 +96,11 @@ class ActionLog(Protocol):
 
 class _Checks(NamedTuple):
     """What is asked before each call: the objection, and whether the plan is still valid (monotonic
-    seconds)."""
+    seconds); and the options of the call."""
 
     objection: Objection
     until: float
+    delete_options: Options
 
 
 class Result(NamedTuple):
@@ -227,12 +230,12 @@ class EvictionGate:
 
     async def evict(
         self, received: ReceivedPlan, pod: LivePod, objection: Objection,
-        skipped: tuple[Gate, ...] = (),
+        skipped: tuple[Gate, ...] = (), delete_options: Options = NO_OPTIONS,
     ) -> Result:  # fmt: skip
         """Evict a pod that the limits allow, and report the outcome. No call begins after the end
         of the plan. The limits must be asked again before the next pod."""
         plan, uid = received.plan, pod.record.uid
-        checks = _Checks(objection, received.expires_at)
+        checks = _Checks(objection, received.expires_at, delete_options)
         if await self._waited_for_rates(checks.until):
             refusal = await self._refusal_now(pod, checks)
         else:
@@ -297,7 +300,7 @@ class EvictionGate:
         began, may_leave = self.clock.monotonic(), False
         while True:
             is_soft = self.is_soft(pod)
-            failure = await self._call(plan, pod)
+            failure = await self._call(plan, pod, checks.delete_options)
             # The checks took time: the next eviction keeps its distance from this one.
             for rate in self._rates:
                 rate.happens_now()
@@ -335,13 +338,15 @@ class EvictionGate:
             if self.clock.monotonic() - began > RETRY_SECONDS:
                 return Result("failed", _text(failure), may_leave)
 
-    async def _call(self, plan: EvictionPlanRecord, pod: LivePod) -> KubernetesError | None:
+    async def _call(
+        self, plan: EvictionPlanRecord, pod: LivePod, options: Options
+    ) -> KubernetesError | None:
         try:
             if self.is_soft(pod):
                 why = plan.why[:_SHOWN_CHARACTERS]
-                await annotate_for_eviction(self.api, pod, plan.planner, why)
+                await annotate_for_eviction(self.api, pod, plan.planner, why, options)
             else:
-                await evict(self.api, pod)
+                await evict(self.api, pod, options)
         except KubernetesError as error:
             return error
         return None

@@ -1,20 +1,20 @@
-"""Execute plans that relieve nodes: each of their pods stands alone and waits for its turn.
+"""Evict the pods of relief plans and of PodMigrationJobs: each stands alone and waits for its turn.
 
-The pods of all plans are judged together, in the order of the arbitration. A pod that may never be
-evicted is refused at once; one that exceeds a limit, or that a disruption budget protects, waits
-until its plan expires. Every refusal is an action with its reason.
+All of them are judged together, in the order of the arbitration. A pod that may never be evicted is
+refused at once; one that exceeds a limit, or that a disruption budget protects, waits until its
+plan expires. Every refusal is an action with its reason.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from actuators.eviction.eviction_calls import find_pod, pods_on_node
-from actuators.eviction.eviction_gate import EvictionGate, Mode
+from actuators.eviction.eviction_calls import NO_OPTIONS, Options, find_pod, pods_on_node
+from actuators.eviction.eviction_gate import EvictionGate, Mode, Objection
 from actuators.eviction.received_plans import ReceivedPlan
 from pipeline.errors import SpringtideError
 from pipeline.kube.event_reporter import EventReporter
@@ -25,7 +25,7 @@ from pipeline.processors.eviction.arbitration import (
     pod_rank,
 )
 from pipeline.processors.eviction.evictability import protections_of
-from pipeline.processors.eviction.live_pods import LivePod
+from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
 from pipeline.processors.eviction.migration_limits import IN_TIME, OF_STATE
 from pipeline.processors.eviction.migration_policy import Gate
 from pipeline.processors.eviction.refusals import Verdict, verdict
@@ -44,6 +44,32 @@ _FIRST_WAIT_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 30.0
 
 
+async def _no_objection() -> None:
+    """Pods of plans wait for nothing but their turn."""
+
+
+class Terms(NamedTuple):
+    """Terms of an eviction beyond its plan. `is_wanted` is asked while the pod waits, `objection`
+    directly before each call. `evict_policy` counts if the pod has no such label."""
+
+    is_wanted: Callable[[], bool] = lambda: True
+    objection: Objection = _no_objection
+    delete_options: Options = NO_OPTIONS
+    evict_policy: str = ""
+
+    def applied_to(self, pod: LivePod) -> LivePod:
+        """The pod with the grace period and the policy of its eviction."""
+        record, grace = pod.record, self.delete_options.get("gracePeriodSeconds")
+        if self.evict_policy and POLICY_LABEL not in record.labels:
+            labels = record.labels | {POLICY_LABEL: self.evict_policy}
+            record = msgspec.structs.replace(record, labels=labels)
+        seconds = pod.grace_seconds if grace is None else float(grace)
+        return msgspec.structs.replace(pod, record=record, grace_seconds=seconds)
+
+
+_PLAN_TERMS: Final = Terms()
+
+
 @dataclass
 class _Waiting:
     """A pod that waits for its eviction until its plan expires: `not_before` is when it is judged
@@ -51,6 +77,7 @@ class _Waiting:
 
     received: ReceivedPlan
     pod: LivePod
+    terms: Terms = _PLAN_TERMS
     not_before: float = -math.inf
     reason: str = "Expired: it was not the pod's turn"
     attempts: int = 0
@@ -79,10 +106,13 @@ class ReliefExecutor:
             return "failed"
         for gone in {pod.uid: pod for pod in plan.pods if pod.uid not in live}.values():
             self._gate.actions.put(_gone(self._gate.action(plan, None, "refused"), gone))
-        outcomes = {await self._take_pod(received, pod) for _, pod in sorted(live.items())}
+        outcomes = {await self.take_pod(received, pod) for _, pod in sorted(live.items())}
         return next((o for o in ("taken", *_OUTCOMES.values()) if o in outcomes), "refused")
 
-    async def _take_pod(self, received: ReceivedPlan, pod: LivePod) -> str:
+    async def take_pod(
+        self, received: ReceivedPlan, pod: LivePod, terms: Terms = _PLAN_TERMS
+    ) -> str:
+        """Take one pod of a plan; return the outcome."""
         plan, uid = received.plan, pod.record.uid
         refusal, skipped = self._protections(pod)
         if refusal is not None:
@@ -93,7 +123,7 @@ class ReliefExecutor:
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
         if len(self._waiting) >= MOST_WAITING:
             return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
-        self._waiting[uid] = _Waiting(received, pod)
+        self._waiting[uid] = _Waiting(received, pod, terms)
         return "taken"
 
     async def _observe(
@@ -117,11 +147,23 @@ class ReliefExecutor:
             await self._write_event(plan, pod, "WouldDeschedule")
         return outcome
 
+    def waits_for(self, plan_id: str, uid: str) -> str | None:
+        """Why a pod of a plan still waits, as "reason: text"; None if it does not."""
+        waiting = self._waiting.get(uid)
+        if waiting is None or waiting.received.plan.id != plan_id:
+            return None
+        return waiting.reason.replace("Expired:", "Arbitration:", 1)
+
     async def step(self) -> None:
-        """Refuse pods whose plans have expired, and evict at most one pod."""
+        """Refuse pods that nobody wants to evict any more or whose plans have expired, and evict at
+        most one pod."""
         now = self._gate.clock.monotonic()
         for uid, waiting in [*self._waiting.items()]:
-            if now >= waiting.received.expires_at:
+            if not waiting.terms.is_wanted():
+                del self._waiting[uid]
+                text = "Withdrawn: the request has changed"
+                self._refuse(waiting.received.plan, waiting.pod, text)
+            elif now >= waiting.received.expires_at:
                 del self._waiting[uid]
                 self._refuse(waiting.received.plan, waiting.pod, waiting.reason)
         if self._gate.pause_seconds() > 0 or self._gate.policy.is_dry:
@@ -158,7 +200,7 @@ class ReliefExecutor:
         try:
             pod = await find_pod(self._gate.api, record.namespace, record.name)
             exists = pod is not None and pod.record.uid == uid
-            pod = pod if pod is not None and exists else waiting.pod
+            pod = waiting.terms.applied_to(pod if pod is not None and exists else waiting.pod)
             state = await self._gate.state_of(pod) if exists else None
         except SpringtideError as error:
             self._wait(waiting, f"Unknown: {error.message}")
@@ -197,7 +239,10 @@ class ReliefExecutor:
                 self._refuse(plan, pod, text)
             return False
         skipped = (*protections.skipped, *replicas.skipped, *limits.skipped, *fit.skipped)
-        result = await self._gate.evict(waiting.received, pod, _no_objection, skipped)
+        terms = waiting.terms
+        result = await self._gate.evict(
+            waiting.received, pod, terms.objection, skipped, terms.delete_options
+        )
         if result.retry_seconds is not None and not result.may_leave:
             self._wait(waiting, result.error, result.retry_seconds)
             return True
@@ -224,10 +269,6 @@ class ReliefExecutor:
         record = pod.record
         names = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
         await self._events.write({"metadata": names}, "Pod", reason, plan.why, severity="Normal")
-
-
-async def _no_objection() -> None:
-    """Pods of relief plans wait for nothing but their turn."""
 
 
 def _gone(action: ActionRecord, pod: LeavingPod) -> ActionRecord:

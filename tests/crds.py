@@ -4,10 +4,11 @@ from pathlib import Path
 
 import yaml
 
+from pipeline.processors.eviction.migration_job_object import DEFINITION
 from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 
 FOLDER = Path(__file__).parents[1] / "deploy/crds"
-_HEAD = "# Made of the fields in pipeline/processors/slo by `python -m tests.crds`.\n"
+_HEAD = "# Made of the fields in pipeline/processors/{} by `python -m tests.crds`.\n"
 
 
 class _Plain(yaml.SafeDumper):
@@ -22,9 +23,11 @@ def path_of(kind: Kind) -> Path:
 
 
 def text_of(kind: Kind) -> str:
-    return _HEAD + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=100)
+    wing = kind.struct.__module__.split(".")[2]
+    text = yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=100)
+    return _HEAD.format(wing) + text
 
 
 if __name__ == "__main__":
-    for each in KINDS:
+    for each in (*KINDS, DEFINITION):
         path_of(each).write_text(text_of(each))

@@ -29,6 +29,8 @@ class Kind(NamedTuple):
     struct: type[msgspec.Struct]
     columns: tuple[tuple[str, str, str], ...]
     wide: tuple[tuple[str, str, str], ...] = ()
+    group: str = GROUP
+    short_names: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -81,15 +83,16 @@ def definition(kind: Kind) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
         "spec": {
-            "group": GROUP,
+            "group": kind.group,
             "scope": "Cluster",
             "names": {
                 "kind": kind.name,
                 "listKind": f"{kind.name}List",
                 "plural": kind.plural,
                 "singular": kind.name.lower(),
+                **({"shortNames": [*kind.short_names]} if kind.short_names else {}),
             },
             "versions": [version],
         },

@@ -2,8 +2,9 @@
 
 Plans that make room for a pending pod come first (`plan_execution`); a pod gets a few at most, each
 after the previous one had time to help, also if several extenders plan (`plan_limits`). The pods of
-plans that relieve nodes wait for their turn (`relief`). All evictions share one set of limits
-(`eviction_gate`), which a new leader rebuilds from the actions of former ones.
+plans that relieve nodes wait for their turn (`relief`), and so do those of PodMigrationJobs
+(`migration_jobs`). All evictions share one set of limits (`eviction_gate`), which a new leader
+rebuilds from the actions of former ones.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.former_actions import BAD, read_former_actions
 from actuators.eviction.log_marks import emptied_partitions, keep_marks, mark
+from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import ReceivedPlan, receive
@@ -32,6 +34,7 @@ from pipeline.metrics import counter
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.eviction_plans import (
     LONGEST_VALID_SECONDS,
@@ -62,8 +65,10 @@ class Evictor:
         self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
         rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
-        self._gate = EvictionGate(api, stop, rate, clock, self._actions, lambda: lease.is_held)
+        actions = ObservedActions(self._actions, lambda action: self._jobs.note(action))
+        self._gate = EvictionGate(api, stop, rate, clock, actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
+        self._jobs = MigrationJobs(self._gate, self._worker.relief, evictor.mode)
         self._plans: asyncio.Queue[ReceivedPlan] = asyncio.Queue(_WAITING)
         self._trouble = "reading the descheduler configuration"
 
@@ -83,7 +88,7 @@ class Evictor:
         self._trouble = "catching up with plans"
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
-            self._keep_marks(),
+            self._keep_marks(), self._jobs.run(),
         ])  # fmt: skip
 
     async def _keep_marks(self) -> None:
@@ -119,9 +124,12 @@ class Evictor:
         """Learn from the actions of former leaders, and begin."""
         self._clock.set(await self._actions.write(mark(self._clock.now())))
         seconds = max(LOOK_BACK_SECONDS, self._gate.policy.limits.history_seconds)
-        known_since = await read_former_actions(
-            self._settings.kafka, self._clock, seconds, self._worker.learn
-        )
+
+        def learn(action: ActionRecord, appended_at: float) -> None:
+            self._worker.learn(action, appended_at)
+            self._jobs.learn(action)
+
+        known_since = await read_former_actions(self._settings.kafka, self._clock, seconds, learn)
         await self._worker.begin(known_since)
 
     async def _learn_more(self) -> None:
@@ -172,6 +180,7 @@ class Evictor:
             while not self._plans.empty():
                 await self._worker.start(self._plans.get_nowait())
                 await self._worker.step()
+            await self._jobs.submit()
             await self._worker.step()
             await self._clock.sleep(_STEP_SECONDS)
 

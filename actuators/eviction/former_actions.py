@@ -22,7 +22,9 @@ from pipeline.topics.registry import ACTIONS
 
 log = get_logger(__name__)
 
-BAD: Final = counter("evictor_bad_records", "Invalid plans, and invalid actions read at start.")
+BAD: Final = counter(
+    "evictor_bad_records", "Invalid plans and PodMigrationJobs, and invalid actions read at start."
+)
 
 Learn = Callable[[ActionRecord, float], None]
 """Takes an action, and when the broker appended it (Unix time). Raises ValueError if it is

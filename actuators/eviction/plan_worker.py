@@ -42,7 +42,7 @@ class PlanWorker:
     def __init__(self, gate: EvictionGate, mode: Mode) -> None:
         self._gate = gate
         self._executor = PlanExecutor(gate, mode)
-        self._relief = ReliefExecutor(gate, mode)
+        self.relief = ReliefExecutor(gate, mode)
         self._limits = PlanLimits()
 
     def learn(self, action: ActionRecord, appended_at: float | None = None) -> None:
@@ -91,7 +91,7 @@ class PlanWorker:
         known_since = self._gate.history.known_since
         outcome = self._limits.start(received, clock.monotonic(), known_since)
         if outcome is None and plan.waiting is None:
-            outcome = await self._relief.take(received)
+            outcome = await self.relief.take(received)
         elif outcome is None:
             outcome, made_room, has_tried = await self._executor.execute(received)
             if has_tried:
@@ -106,4 +106,4 @@ class PlanWorker:
 
     async def step(self) -> None:
         """Evict at most one pod of the relief plans."""
-        await self._relief.step()
+        await self.relief.step()

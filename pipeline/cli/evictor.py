@@ -41,6 +41,9 @@ def command(settings: Settings) -> None:
     evicts at most --evictions-per-minute, respects Koordinator's limits per node and workload, and
     ignores plans that have expired.
 
+    If the cluster has PodMigrationJobs, it carries out those of users in the same way, and reports
+    its evictions as jobs. Needs the permissions of deploy/rbac/evictor-migration-jobs.yaml.
+
     \b
     To stop all evictions at once:
       kubectl create configmap -n springtide-system springtide-stop-evictions

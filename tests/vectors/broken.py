@@ -69,6 +69,10 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_P}.eviction.arbitration:by_pod_rank", f"{_P}.eviction.arbitration:judge",
         f"{_P}.eviction.arbitration:by_moving_siblings",
     ),
+    "migration_job": (
+        f"{_P}.eviction.migration_job:next_step", f"{_P}.eviction.migration_job:has_timed_out",
+        f"{_P}.eviction.migration_job:is_garbage",
+    ),
     "eviction_api": (
         f"{_P}.eviction.disruption_budgets:expected_answer",
         f"{_P}.eviction.eviction_answers:action_for",

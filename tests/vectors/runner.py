@@ -17,15 +17,13 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
 MODULES = (
     "descheduling", "evictions", "extender", "histograms", "hot_nodes", "kernel", "lifecycle",
-    "load_watcher", "loadaware", "node_policy", "node_utilization", "offers", "policy",
-    "prediction", "scorers", "strategies", "usage",
+    "load_watcher", "loadaware", "migration_jobs", "node_policy", "node_utilization", "offers",
+    "policy", "prediction", "scorers", "strategies", "usage",
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"
-_MIGRATION = "no PodMigrationJob is executed"
 NOT_BUILT = {
     "batch_resource_numa": _NUMA, "pod_numa_split": _NUMA, "gpu_node_resource": _GPU,
-    "migration_job": _MIGRATION,
 }  # fmt: skip
 """Groups for which the product does nothing yet, and what is missing."""
 

@@ -30,7 +30,9 @@ _KEPT_SECONDS: Final = 300.0
 UNLIMITED_SECONDS: Final = 1800.0
 """The longest life of a job without a TTL."""
 
-_REASONS: Final[Mapping[str, str]] = {"Gone": "MissingPod", "Expired": "Timeout"}
+_REASONS: Final[Mapping[str, str]] = {
+    "Gone": "MissingPod", "Expired": "Timeout", "Stays": "FailedEvict",
+}  # fmt: skip
 """The reason of a failed job by that of the evictor's refusal."""
 _UNSCHEDULABLE: Final = Condition(
     type="ReservationScheduled", status="False", reason="Unschedulable"
@@ -164,7 +166,8 @@ def events_between(before: MigrationJobStatus, after: MigrationJobStatus) -> Ite
         severity: Literal["Normal", "Warning"]
         severity = "Warning" if new.reason == "FailedEvict" else "Normal"
         yield JobEvent(severity, new.reason, new.message or "")
-    if after.phase == "Failed" != before.phase and after.reason != "FailedEvict":
+    is_said = new is not None and new.reason == after.reason
+    if after.phase == "Failed" != before.phase and not is_said:
         yield JobEvent("Warning", after.reason or "", after.message or "")
     elif after.phase == "Succeeded" != before.phase:
         yield JobEvent("Normal", "Complete", after.message or "")

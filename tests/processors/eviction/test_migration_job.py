@@ -118,6 +118,7 @@ def test_a_refused_call_is_a_warning_and_the_job_waits_for_another() -> None:
         (job(), known(age=300.0), "Timeout"),
         (job(), known(refusal="BarePod: no controller"), "ForbiddenMigratePod"),
         (job(), known(refusal="Gone: the pod was deleted"), "MissingPod"),
+        (job(), known(refusal="Stays: no agent evicted the pod"), "FailedEvict"),
         (job(), known(refusal="Expired: the plan is no longer valid"), "Timeout"),
         (job(), known(failure="500 two budgets", asked_uid="1"), "FailedEvict"),
         (job(ttl="soon"), known(), "InvalidTTL"),

@@ -1,0 +1,120 @@
+"""Follow the PodMigrationJobs of the cluster, if it has any."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from actuators.eviction.former_actions import BAD
+from actuators.eviction.migration_job_objects import JobObject, read_job
+from pipeline.errors import ApiRefusedError, InvalidRecordError
+from pipeline.kube.api_client import Api
+from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page, follow
+from pipeline.logs import get_logger
+from pipeline.processors.eviction.migration_job import is_finished
+from pipeline.processors.eviction.migration_job_object import PATH
+
+log = get_logger(__name__)
+
+STRATEGY: Final = "PodMigrationJob"
+"""The strategy of the plans that jobs stand for."""
+MOST_JOBS: Final = 10_000
+"""Jobs that are read; further ones are ignored."""
+_NOT_SERVED_SECONDS: Final = 60.0
+
+
+@dataclass
+class KnownJob:
+    """A job as last observed, when it is looked at next (monotonic), and whether its pod was handed
+    to the executor."""
+
+    object: JobObject
+    due: float = -math.inf
+    is_submitted: bool = False
+
+    @property
+    def plan_id(self) -> str:
+        """The id of the plan that the job stands for."""
+        metadata = self.object.metadata
+        return f"{STRATEGY}/{metadata.name}/{metadata.uid}"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the job asks for an eviction."""
+        job = self.object
+        is_request = not job.is_ours and not job.is_foreign
+        return is_request and not job.spec.paused and not is_finished(job.status)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Older jobs come first."""
+        return self.object.metadata.creation_timestamp, self.plan_id
+
+
+class JobWatch:
+    """The jobs of the cluster by name. `is_read` is False while the API server does not serve them,
+    or does not let this client list them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._listed: set[str] = set()
+        self.jobs: dict[str, KnownJob] = {}
+        self.is_read = False
+
+    async def run(self) -> None:
+        """Follow the jobs, until cancelled."""
+        reason = ""
+        while True:
+            try:
+                async for event in follow(self._api, PATH):
+                    self.deliver(event)
+            except ApiRefusedError as error:
+                self.is_read = False
+                if error.message != reason:
+                    log.info("no PodMigrationJobs are read or written", why=error.message)
+                reason = error.message
+            await self._api.clock.sleep(_NOT_SERVED_SECONDS)
+
+    def deliver(self, event: Event) -> None:
+        """Take an event of the list-watch."""
+        match event:
+            case Began():
+                self._listed = set()
+            case Page(objects):
+                for encoded in objects:
+                    self._take(encoded)
+            case Complete():
+                for name in self.jobs.keys() - self._listed:
+                    del self.jobs[name]
+                if not self.is_read:
+                    log.info("PodMigrationJobs are read", jobs=len(self.jobs))
+                self.is_read = True
+            case Changed(encoded, is_deleted):
+                self._take(encoded, is_deleted=is_deleted)
+
+    def _take(self, encoded: bytes | msgspec.Raw, *, is_deleted: bool = False) -> None:
+        try:
+            job = read_job(encoded)
+        except InvalidRecordError as error:
+            BAD.inc()
+            log.warning("invalid PodMigrationJob", why=str(error))
+            return
+        if is_deleted:
+            self.jobs.pop(job.metadata.name, None)
+        else:
+            self.observe(job)
+
+    def observe(self, job: JobObject) -> None:
+        """Take a job as it is now."""
+        name = job.metadata.name
+        self._listed.add(name)
+        known = self.jobs.get(name)
+        if known is None or known.object.metadata.uid != job.metadata.uid:
+            if known is not None or len(self.jobs) < MOST_JOBS:
+                self.jobs[name] = KnownJob(job)
+            return
+        if known.object.spec != job.spec:
+            known.is_submitted = False
+        if known.object != job:
+            known.object, known.due = job, -math.inf

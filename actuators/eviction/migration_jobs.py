@@ -1,0 +1,411 @@
+"""PodMigrationJobs: carry out those of users, and report evictions as jobs of our own.
+
+A user's job becomes a plan for one pod, which the executor of relief plans judges, with the limits
+of all evictions. What becomes of it is read from the evictor's actions. Writes of jobs happen in a
+task of their own: no eviction waits for them. Without the custom resource, or the right to list
+it, there are no jobs.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from actuators.eviction.eviction_calls import find_pod
+from actuators.eviction.eviction_gate import ActionLog, EvictionGate, Mode
+from actuators.eviction.migration_job_objects import (
+    REASON,
+    TRIGGER,
+    JobObject,
+    Report,
+    create_report,
+    delete_job,
+    find_job,
+    name_pod,
+    report_name,
+    write_status,
+)
+from actuators.eviction.migration_job_watch import STRATEGY, JobWatch, KnownJob
+from actuators.eviction.received_plans import ReceivedPlan
+from actuators.eviction.relief import ReliefExecutor, Terms
+from pipeline.errors import (
+    ConflictError,
+    InvalidRecordError,
+    KubernetesError,
+    NotFoundError,
+)
+from pipeline.kube.event_reporter import EventReporter
+from pipeline.logs import get_logger
+from pipeline.metrics import counter
+from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
+from pipeline.processors.eviction.migration_job import (
+    EVICT_DIRECTLY,
+    LOOK_SECONDS,
+    NOT_MADE,
+    UNLIMITED_SECONDS,
+    Knowledge,
+    KnownPod,
+    Reservation,
+    events_between,
+    is_finished,
+    is_garbage,
+    next_step,
+    ttl_seconds,
+)
+from pipeline.processors.eviction.migration_job_object import API_VERSION, MigrationJobStatus
+from pipeline.processors.kubernetes.durations import duration_text
+from pipeline.tasks import run_all
+from pipeline.times import format_time, time_or_none
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
+
+log = get_logger(__name__)
+
+FINISHED = counter("evictor_migration_jobs", "PodMigrationJobs that ended, by phase.", ["phase"])
+UNREPORTED = counter(
+    "evictor_unreported_evictions", "Evictions that were not reported as a PodMigrationJob."
+)
+MOST_REPORTS: Final = 1000
+"""PodMigrationJobs of ours at the same time; further evictions have none."""
+_MOST_REMEMBERED: Final = 10_000
+_AT_ONCE: Final = 20
+"""Jobs of one step for which the API server is asked."""
+_STEP_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 5.0
+"""After a failed request."""
+_REST_SECONDS: Final = 30.0
+"""How much later a job is looked at with which there is nothing to do now."""
+_LONGEST_SECONDS: Final = 86_400.0
+"""A job is with the executor for no longer."""
+_LONGEST_TEXT: Final = 1024
+_RESUBMITTED: Final = frozenset({"Repeated", "Overload", "Withdrawn", "Unknown"})
+"""Reasons for which a job gets another turn."""
+
+Reserve = Callable[[JobObject], Awaitable[Reservation]]
+"""Makes room for the new pod of a job in mode ReservationFirst, or looks whether it is made."""
+
+
+async def reserve_nothing(job: JobObject) -> Reservation:
+    """Jobs in mode ReservationFirst fail."""
+    return NOT_MADE
+
+
+class _Outcome(NamedTuple):
+    """The evictor's last action about a pod. `asked_uid` is its UID if the eviction was asked
+    for."""
+
+    plan: str
+    outcome: str
+    error: str
+    asked_uid: str
+
+
+_NO_OUTCOME: Final = _Outcome("", "", "", "")
+
+
+class ObservedActions:
+    """An `ActionLog` that also shows each action to `observe`."""
+
+    def __init__(self, actions: ActionLog, observe: Callable[[ActionRecord], None]) -> None:
+        self._actions = actions
+        self._observe = observe
+
+    def put(self, action: ActionRecord) -> None:
+        self._observe(action)
+        self._actions.put(action)
+
+    async def write(self, action: ActionRecord) -> float | None:
+        appended_at = await self._actions.write(action)
+        self._observe(action)
+        return appended_at
+
+
+class MigrationJobs:
+    """The jobs of the cluster. `learn` takes actions of former leaders, `note` those of this one;
+    `submit` runs in the loop that evicts, `run` beside it."""
+
+    def __init__(
+        self,
+        gate: EvictionGate,
+        relief: ReliefExecutor,
+        mode: Mode,
+        reserve: Reserve = reserve_nothing,
+    ) -> None:
+        self._gate = gate
+        self._relief = relief
+        self._mode = mode
+        self.reserve = reserve
+        self._events = EventReporter(gate.api, "springtide-evictor")
+        self.watch = JobWatch(gate.api)
+        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
+        self._reports: deque[Report] = deque()
+        self._submissions: deque[tuple[KnownJob, LivePod]] = deque()
+
+    async def run(self) -> None:
+        """Follow and look at jobs, until cancelled."""
+        await run_all([self.watch.run(), self._look_forever()])
+
+    # -- actions of the evictor
+
+    def learn(self, action: ActionRecord) -> None:
+        """Take an action of a former leader. It asked for an eviction if it intended one."""
+        self._remember(action)
+
+    def note(self, action: ActionRecord) -> None:
+        """Take an action of this process; report an eviction that it begins."""
+        if not self._remember(action) or action.outcome != "intended" or not self.watch.is_read:
+            return
+        ((path, uid),) = action.before.items()
+        name = report_name(action.plan, uid or "")
+        if action.plan.startswith(f"{STRATEGY}/") or name in self.watch.jobs:
+            return
+        ours = sum(job.object.is_ours for job in self.watch.jobs.values())
+        if ours + len(self._reports) >= MOST_REPORTS:
+            UNREPORTED.inc()
+            return
+        namespace, _, name = path.partition("/")
+        ttl = duration_text(Decimal(max(round(self._gate.policy.limits.ttl_seconds), 1)))
+        report = Report(action.plan, action.strategy, action.why, namespace, name, uid or "", ttl)
+        if report not in self._reports:
+            self._reports.append(report)
+
+    def _remember(self, action: ActionRecord) -> bool:
+        """Remember the last action about a pod; return whether it is one about a pod."""
+        if not action.plan or len(action.before) != 1:
+            return False
+        uid = next(iter(action.before.values())) or ""
+        is_request = action.plan.startswith(f"{STRATEGY}/")
+        key = action.plan if is_request else report_name(action.plan, uid)
+        before = self._outcomes.get(key)
+        asked_uid = before.asked_uid if before is not None else ""
+        if action.outcome in ("intended", "marked", "done"):
+            asked_uid = uid
+        self._outcomes[key] = _Outcome(action.plan, action.outcome, action.error, asked_uid)
+        self._outcomes.move_to_end(key)
+        while len(self._outcomes) > _MOST_REMEMBERED:
+            self._outcomes.popitem(last=False)
+        for name in (key, action.plan.split("/")[1] if is_request else ""):
+            if name in self.watch.jobs:
+                self.watch.jobs[name].due = -math.inf
+        return True
+
+    # -- the loop that evicts
+
+    async def submit(self) -> None:
+        """Hand the pods of jobs to the executor."""
+        while self._submissions:
+            job, pod = self._submissions.popleft()
+            if job.is_wanted:
+                terms = self._terms(job)
+                await self._relief.take_pod(self._plan(job, pod), terms.applied_to(pod), terms)
+
+    def _plan(self, job: KnownJob, pod: LivePod) -> ReceivedPlan:
+        """The plan that a job stands for."""
+        metadata, age = job.object.metadata, self._age(job.object)
+        now, monotonic = self._gate.clock.now(), self._gate.clock.monotonic()
+        left = max((_ttl_or_none(job.object) or UNLIMITED_SECONDS) - age, 0.0)
+        left, annotations = min(left, _LONGEST_SECONDS), metadata.annotations
+        record = EvictionPlanRecord(
+            node=pod.record.node,
+            id=job.plan_id,
+            at=format_time(now - age),
+            valid_until=format_time(now + left),
+            planner=annotations.get(TRIGGER, "")[:_LONGEST_TEXT] or "user",
+            why=annotations.get(REASON, "")[:_LONGEST_TEXT] or f"PodMigrationJob {metadata.name}",
+            pods=(LeavingPod(uid=pod.record.uid, pod_class=pod.record.pod_class),),
+            strategy=STRATEGY,
+        )
+        return ReceivedPlan(record, monotonic - age, monotonic + left)
+
+    def _terms(self, job: KnownJob) -> Terms:
+        submitted = job.object
+
+        def is_wanted() -> bool:
+            current = self.watch.jobs.get(submitted.metadata.name)
+            is_same = current is job and current.object.spec == submitted.spec
+            return is_same and job.is_wanted
+
+        async def objection() -> str | None:
+            """Ask the API server: the watch may be late."""
+            try:
+                current = await find_job(self._gate.api, submitted.metadata.name)
+            except KubernetesError as error:
+                return f"Unknown: {error.message}"
+            is_same = current is not None and current.metadata.uid == submitted.metadata.uid
+            if current is None or not is_same or current.spec != submitted.spec:
+                return "Withdrawn: the PodMigrationJob was deleted or changed"
+            if is_finished(current.status):
+                return f"Withdrawn: the PodMigrationJob is {current.status.phase}"
+            return None
+
+        policy = submitted.metadata.labels.get(POLICY_LABEL, "")
+        return Terms(is_wanted, objection, submitted.delete_options, policy)
+
+    # -- looks
+
+    async def _look_forever(self) -> None:
+        while True:
+            await self._gate.clock.sleep(_STEP_SECONDS)
+            if self.watch.is_read and not await self.look():
+                await self._gate.clock.sleep(_PAUSE_SECONDS)
+
+    async def look(self) -> bool:
+        """Create jobs that report evictions, and look at the jobs that are due, the oldest first.
+        Returns whether the API server has answered."""
+        is_acting = self._mode == "act" and not self._gate.policy.is_dry
+        now, asked = self._gate.clock.monotonic(), 0
+        try:
+            for _ in range(min(len(self._reports), _AT_ONCE)):
+                await self._create_report(self._reports.popleft())
+            due = [job for job in self.watch.jobs.values() if job.due <= now]
+            due.sort(key=lambda job: job.order)
+            for job in due:
+                job.due = now + LOOK_SECONDS
+                with suppress(ConflictError, NotFoundError):  # the watch delivers what has changed
+                    if not await self._look_at(job, is_acting):
+                        continue
+                asked += 1
+                if asked == _AT_ONCE:
+                    break
+        except (KubernetesError, InvalidRecordError) as error:
+            log.warning("PodMigrationJobs cannot be handled", why=error.message)
+            return False
+        return True
+
+    async def _create_report(self, report: Report) -> None:
+        try:
+            self.watch.observe(await create_report(self._gate.api, report))
+        except ConflictError:
+            pass  # it exists, and the watch delivers it
+        except KubernetesError:
+            UNREPORTED.inc()
+            raise
+
+    async def _look_at(self, job: KnownJob, is_acting: bool) -> bool:
+        """Look at a job; return whether the API server was asked."""
+        current = job.object
+        if current.is_foreign or (not is_acting and (job.is_submitted or current.is_ours)):
+            job.due += _REST_SECONDS
+            return False
+        if is_acting and is_garbage(_ttl_or_none(current), self._age(current)):
+            await delete_job(self._gate.api, current)
+            return True
+        if current.spec.paused or is_finished(current.status):
+            job.due += _REST_SECONDS
+            return False
+        reference = current.spec.pod_ref
+        pod = None
+        if reference.namespace and reference.name:
+            pod = await find_pod(self._gate.api, reference.namespace, reference.name)
+        if is_acting and pod is not None and not reference.uid:
+            # A successor of the name is another pod, also for the next leader.
+            job.object = await name_pod(self._gate.api, current, pod.record.uid)
+            return True
+        known = await self._knowledge(job, pod, is_acting)
+        step = next_step(current.spec, current.status, known)
+        is_next = step.action == "evict" and not known.waits_for and not job.is_submitted
+        if is_next and pod is not None:
+            job.is_submitted = True
+            self._submissions.append((job, pod))
+        if is_acting:
+            await self._write(job, step.status)
+        elif is_finished(step.status):
+            self._observe_end(job, pod, step.status)
+        return True
+
+    async def _knowledge(self, job: KnownJob, pod: LivePod | None, is_acting: bool) -> Knowledge:
+        """What is known of a job's pod, and of its eviction by the last action about it."""
+        current = job.object
+        key = current.metadata.name if current.is_ours else job.plan_id
+        last = self._outcomes.get(key, _NO_OUTCOME)
+        plan = last.plan or job.plan_id
+        held = None if pod is None else self._relief.waits_for(plan, pod.record.uid)
+        waits_for, refusal = held or "", ""
+        if last.outcome == "intended":
+            waits_for = ""
+        elif last.outcome == "refused" and held is None:
+            if _reason(last.error) in _RESUBMITTED and not current.is_ours:
+                waits_for = last.error
+                self._take_back(job, key)
+                job.due = self._gate.clock.monotonic() + _REST_SECONDS
+            else:
+                refusal = last.error
+        elif last.outcome in ("observed", "recommended") and is_acting:
+            self._take_back(job, key)
+        if not job.is_submitted and is_acting and not current.is_ours:
+            waits_for = self._earlier_job(job) or waits_for
+        if pod is not None and not pod.record.node:
+            refusal = "Unscheduled: the pod is on no node"
+        is_direct = current.spec.mode == EVICT_DIRECTLY
+        # A job of ours exists because an eviction was asked for.
+        own_uid = (current.spec.pod_ref.uid or "") if current.is_ours else ""
+        return Knowledge(
+            at=format_time(math.floor(self._gate.clock.now())),
+            age_seconds=self._age(current),
+            pod=None if pod is None else KnownPod(pod.record.uid, pod.record.node, pod.is_deleted),
+            asked_uid=last.asked_uid or own_uid,
+            waits_for=waits_for,
+            refusal=refusal,
+            failure=last.error if last.outcome == "failed" else "",
+            reservation=NOT_MADE if is_direct else await self.reserve(current),
+        )
+
+    def _take_back(self, job: KnownJob, key: str) -> None:
+        """Let a job have another turn."""
+        del self._outcomes[key]
+        job.is_submitted = False
+
+    def _earlier_job(self, job: KnownJob) -> str:
+        """Why a job waits for an older one about the same pod; empty if there is none."""
+        pod, age = job.object.spec.pod_ref, job.order
+        for other in self.watch.jobs.values():
+            its = other.object.spec.pod_ref
+            is_same = (its.namespace, its.name) == (pod.namespace, pod.name)
+            if is_same and other.is_wanted and other.order < age:
+                name = other.object.metadata.name
+                return f"Duplicate: PodMigrationJob {name} of the pod comes first"
+        return ""
+
+    async def _write(self, job: KnownJob, status: MigrationJobStatus) -> None:
+        """Write a status that has changed, and the Events about it."""
+        current = job.object
+        if status == current.status:
+            return
+        written = await write_status(self._gate.api, current, status)
+        if job.object is current:
+            job.object = written
+        if is_finished(status):
+            FINISHED.labels(status.phase).inc()
+        metadata = {"name": current.metadata.name, "uid": current.metadata.uid}
+        about = {"apiVersion": API_VERSION, "metadata": metadata}
+        for event in events_between(current.status, status):
+            await self._events.write(
+                about, "PodMigrationJob", event.reason, event.text, severity=event.severity
+            )
+
+    def _observe_end(self, job: KnownJob, pod: LivePod | None, status: MigrationJobStatus) -> None:
+        """Say once how a job would end in mode act."""
+        job.is_submitted = True
+        text = f"would end as {status.phase}: {status.reason}: {status.message}"
+        log.info("PodMigrationJob", job=job.object.metadata.name, why=text)
+        if pod is not None and pod.record.node:
+            plan = self._plan(job, pod).plan
+            self._gate.actions.put(self._gate.action(plan, pod, "observed", text))
+
+    def _age(self, job: JobObject) -> float:
+        created_at = time_or_none(job.metadata.creation_timestamp)
+        now = self._gate.clock.now()
+        return max(now - (now if created_at is None else created_at), 0.0)
+
+
+def _reason(error: str) -> str:
+    return error.partition(":")[0]
+
+
+def _ttl_or_none(job: JobObject) -> float | None:
+    try:
+        return ttl_seconds(job.spec)
+    except ValueError:
+        return None

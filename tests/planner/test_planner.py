@@ -37,6 +37,7 @@ from pipeline.topics.registry import (
     ACTIONS,
     ALERTS,
     EVICTION_PLANS,
+    EVICTION_REQUESTS,
     NODE_STATE,
     NODES,
     PODS,
@@ -48,6 +49,7 @@ from pipeline.topics.windows import encode_window
 from tests.broker import messages
 from tests.extender.relief_world import ALERT, POLICY, ROOM
 from tests.metric_values import value_of
+from tests.planner.test_other_strategies import asked
 from tests.processes import until
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, pod_row
 from tests.processors.joined import view_of as view
@@ -120,9 +122,9 @@ class Cluster:
             pod = running(any_pod(uid, owner=owner, requests=amounts), node)
             await self.send(PODS, node, encode_json(pod), pod_key(node, uid))
 
-    async def plans(self) -> list[EvictionPlanRecord]:
+    async def plans(self, strategy: str = "LowNodeLoad") -> list[EvictionPlanRecord]:
         records = await messages(self._kafka, EVICTION_PLANS)
-        values = [record.value for record in records if b'"LowNodeLoad"' in record.value]
+        values = [r.value for r in records if f'"{strategy}"'.encode() in r.value]
         return [decode_json(EvictionPlanRecord, value) for value in values]
 
     @asynccontextmanager
@@ -166,6 +168,22 @@ async def test_a_plan_is_written_once_also_after_a_failover(cluster: Cluster) ->
     async with cluster.planner():
         await until(lambda: value_of(RESTING) == 1)  # it has considered the node
         assert await cluster.plans() == [plan]
+
+
+async def test_a_node_that_asks_for_relief_gets_a_plan(cluster: Cluster) -> None:
+    await cluster.node("busy", 8.0)
+    await cluster.node("cool", 1.0)
+    await cluster.pods("busy", a=1.0, b=0.2)
+    await cluster.send(EVICTION_REQUESTS, "busy", b"\x00 no JSON")
+    await cluster.write(EVICTION_REQUESTS, "busy", asked("busy", time.time(), cpu_millicores=500))
+    configuration = msgspec.json.decode(msgspec.json.encode(CONFIGURATION))
+    configuration["profiles"][0]["plugins"]["balance"]["enabled"] = [{"name": "NodeRequests"}]
+    configuration["profiles"][0]["pluginConfig"].append({"name": "NodeRequests"})
+    async with cluster.planner(ConfigMaps(configuration)):
+        await until(lambda: cluster.plans("NodeRequests"))
+    (plan,) = await cluster.plans("NodeRequests")
+    assert (plan.node, [pod.uid for pod in plan.pods]) == ("busy", ["a"])
+    assert plan.pods[0].target == "cool"
 
 
 async def test_nothing_is_planned_without_a_configuration(cluster: Cluster) -> None:

@@ -46,11 +46,12 @@ def cluster_nodes(
     pool the average over five minutes; `pools` gets the labels of the nodes. Usage older than
     `expiration_seconds` is unknown.
 
-    Capacity is allocatable before amplification without what the Node's annotation reserves for
-    processes outside of Kubernetes; what these use of it counts as no usage. Usage of Prod is what
-    detection compares, if the pool compares the same as the record of the node; else that of the
-    last window. Pods of no or unknown class count as Prod, as in alerts. With `by_alerts` the usage
-    that an open alert compares is that of the alert.
+    Requests are held to allocatable without what the Node's annotation reserves from them. Capacity
+    is allocatable before amplification without what it reserves for processes outside of
+    Kubernetes; what these use of it counts as no usage. Usage of Prod is what detection compares,
+    if the pool compares the same as the record of the node; else that of the last window. Pods of
+    no or unknown class count as Prod, as in alerts. With `by_alerts` the usage that an open alert
+    compares is that of the alert.
     """
     table.bring_up_to_date(now)
     rows = table.lookup(names)
@@ -85,6 +86,8 @@ def cluster_nodes(
     stale = ~table.fresh(rows, now, expiration_seconds)
     usage[stale] = prod_usage[stale] = np.nan
     allocatable = _amounts(table, rows, resources, "allocatable")
+    from_requests = np.nan_to_num(_measured(table, rows, "reserved"))
+    allocatable[:, :2] = np.maximum(allocatable[:, :2] - from_requests, 0.0)
     # A node that states no number of pods is not limited by it.
     allocatable[allocatable[:, 2] == 0, 2] = np.inf
     capacity[capacity[:, 2] == 0, 2] = np.nan

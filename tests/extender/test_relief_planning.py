@@ -195,6 +195,18 @@ def test_the_usage_of_an_alert_is_in_percent_of_what_is_not_reserved() -> None:
     assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
 
 
+@pytest.mark.parametrize(("policy", "moves"), [("Default", 1), ("ReservedCPUsOnly", 0)])
+def test_requests_are_held_to_what_a_reservation_leaves(policy: str, moves: int) -> None:
+    """All of 8 cores and 2 of 64 GiB are more out of balance than half of 16 cores."""
+    text = f'{{"reservedCPUs": "0-7", "applyPolicy": "{policy}"}}'
+    annotations = {"node.koordinator.sh/reservation": text}
+    world = World().node("a", 1.0, annotations=annotations).node("b", 1.0)
+    world.pod("a", "x", 4.0).pod("a", "y", 4.0)
+    args = {"imbalanceThreshold": 0.3}
+    plan = world.plan_by(configuration(profile({"FragmentationAware": args})))
+    assert plan.strategies[0].moves == moves
+
+
 def test_a_threshold_of_unmeasured_usage_is_ignored() -> None:
     world = World().node("a", 12.0).node("b", 1.0).runs("a", web=1.0)
     args = {"highThresholds": {"cpu": 60, "x.io/y": 50}, "lowThresholds": {"cpu": 30, "x.io/y": 5}}

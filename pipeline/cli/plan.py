@@ -54,9 +54,10 @@ def command(settings: Settings, file: Path | None, as_json: bool) -> None:
 
     The command reads the state table and the last windows from Kafka, and writes nothing: no pod is
     evicted. Without --policy, nodes with an open alert are relieved; with it, every node that is
-    above its thresholds now. `springtide planner` publishes plans of the first kind. The landing is
-    simulated with the filters and scores of an extender of the local settings, and with node
-    selector, required node affinity, taints and requests.
+    above its thresholds now, and other strategies that it enables run, too. `springtide planner`
+    relieves nodes with an open alert, and runs the other strategies of the cluster's configuration.
+    The landing is simulated with the filters and scores of an extender of the local settings, and
+    with node selector, required node affinity, taints and requests.
 
     \b
     Examples:

@@ -118,7 +118,8 @@ class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
     severity: warning or critical.
     since: End of the window that opened the alert.
-    usage_percent: The compared usage in percent of allocatable; null is unknown.
+    usage_percent: The compared usage in percent of allocatable without the reservation; null is
+      unknown.
     threshold_percent: Usage above it is hot; null is unknown.
     """
 

@@ -157,9 +157,9 @@ class NodeStateRecord(Result, frozen=True, kw_only=True, gc=False):
     counters: Counts of the node's windows.
     alerts: Alerts of the node that are open, because it is hot.
     compared_percent: Usage that is compared with the thresholds of hot nodes, by rule, in percent
-      of allocatable before amplification; unknown usage is missing. Of rules about Prod, whose
-      usage over a span nothing else states, and all rules of nodes whose thresholds are distances
-      from the mean of their pool: the planner computes the means from it.
+      of allocatable before amplification and without the reservation; unknown usage is missing. Of
+      rules about Prod, whose usage over a span nothing else states, and all rules of nodes whose
+      thresholds are distances from the mean of their pool: the planner computes the means from it.
     """
 
     window_seconds: float

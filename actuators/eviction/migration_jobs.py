@@ -301,7 +301,8 @@ class MigrationJobs:
             pod = await find_pod(self._gate.api, reference.namespace, reference.name)
         if is_acting and pod is not None and not reference.uid:
             # A successor of the name is another pod, also for the next leader.
-            job.object = await name_pod(self._gate.api, current, pod.record.uid)
+            self._wrote(job, current, await name_pod(self._gate.api, current, pod.record.uid))
+            job.due = -math.inf
             return True
         known = await self._knowledge(job, pod, is_acting)
         step = next_step(current.spec, current.status, known)
@@ -373,9 +374,7 @@ class MigrationJobs:
         current = job.object
         if status == current.status:
             return
-        written = await write_status(self._gate.api, current, status)
-        if job.object is current:
-            job.object = written
+        self._wrote(job, current, await write_status(self._gate.api, current, status))
         if is_finished(status):
             FINISHED.labels(status.phase).inc()
         metadata = {"name": current.metadata.name, "uid": current.metadata.uid}
@@ -384,6 +383,11 @@ class MigrationJobs:
             await self._events.write(
                 about, "PodMigrationJob", event.reason, event.text, severity=event.severity
             )
+
+    def _wrote(self, job: KnownJob, before: JobObject, after: JobObject) -> None:
+        """Take the answer to a write, unless the watch was faster: it may know a later change."""
+        if job.object is before:
+            job.object = after
 
     def _observe_end(self, job: KnownJob, pod: LivePod | None, status: MigrationJobStatus) -> None:
         """Say once how a job would end in mode act."""

@@ -31,6 +31,7 @@ from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.settings import Settings
 from pipeline.tasks import run_all
 from pipeline.times import parse_time
@@ -69,6 +70,7 @@ class Evictor:
         self._gate = EvictionGate(api, stop, rate, clock, actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
         self._jobs = MigrationJobs(self._gate, self._worker.relief, evictor.mode)
+        self._policy: MigrationPolicy | None = None
         self._plans: asyncio.Queue[ReceivedPlan] = asyncio.Queue(_WAITING)
         self._trouble = "reading the descheduler configuration"
 
@@ -114,8 +116,9 @@ class Evictor:
         """Put the descheduler configuration in force; the last one stays if it cannot be read."""
         kubernetes = self._settings.kubernetes
         namespace, name = kubernetes.config_namespace, kubernetes.descheduler_config_name
-        policy = await read_policy(self._api, namespace, name)
-        if policy is not None and policy != self._gate.policy:
+        policy = await read_policy(self._api, namespace, name, self._policy)
+        if policy is not None and policy != self._policy:
+            self._policy = policy
             self._gate.take_policy(policy)
             log.info("policy of evictions is in force", is_dry=policy.is_dry)
         return policy is not None

@@ -201,7 +201,7 @@ class EvictionGate:
             if self.is_soft(pod):
                 continue
             try:
-                await evict(self.api, pod, dry_run=True)
+                await evict(self.api, pod, self.default_options, dry_run=True)
             except KubernetesError as error:
                 wait = next_step(status_of(error), _retry_after(error)).wait_seconds
                 return Result("refused", _text(error), retry_seconds=wait)
@@ -235,14 +235,15 @@ class EvictionGate:
         """Evict a pod that the limits allow, and report the outcome. No call begins after the end
         of the plan. The limits must be asked again before the next pod."""
         plan, uid = received.plan, pod.record.uid
-        checks = _Checks(objection, received.expires_at, delete_options)
+        options = delete_options or self.default_options
+        checks = _Checks(objection, received.expires_at, options)
         if await self._waited_for_rates(checks.until):
             refusal = await self._refusal_now(pod, checks)
         else:
             refusal = _refused("Expired: the rate of evictions leaves no time")
         if refusal is None:
             written_at = self.clock.monotonic()
-            self.history.note(pod.candidate, written_at, pod.grace_seconds)
+            self.history.note(pod.candidate, written_at, self.grace_seconds(pod, options))
             intended = self.action(plan, pod, "intended", skipped=skipped)
             try:
                 appended_at = await self.actions.write(intended)
@@ -304,7 +305,8 @@ class EvictionGate:
             # The checks took time: the next eviction keeps its distance from this one.
             for rate in self._rates:
                 rate.happens_now()
-            self.history.note(pod.candidate, self.clock.monotonic(), pod.grace_seconds)
+            grace_seconds = self.grace_seconds(pod, checks.delete_options)
+            self.history.note(pod.candidate, self.clock.monotonic(), grace_seconds)
             if failure is None:
                 return Result("marked" if is_soft else "done", may_leave=True)
             # A proxy's 404 has no reason, and says nothing about the pod.
@@ -350,6 +352,17 @@ class EvictionGate:
         except KubernetesError as error:
             return error
         return None
+
+    @property
+    def default_options(self) -> Options:
+        """The options of evictions that have none of their own."""
+        options: Options = msgspec.to_builtins(self.policy.delete_options)
+        return options
+
+    def grace_seconds(self, pod: LivePod, options: Options = NO_OPTIONS) -> float:
+        """How long the pod may take to end after its eviction."""
+        given = (options or self.default_options).get("gracePeriodSeconds")
+        return pod.grace_seconds if given is None else float(given)
 
     def is_soft(self, pod: LivePod) -> bool:
         """Whether the pod is only marked, for another agent to evict."""

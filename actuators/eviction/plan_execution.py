@@ -134,7 +134,7 @@ class PlanExecutor:
             if pod.workload not in states:
                 states[pod.workload] = await gate.state_of(pod)
             state = states[pod.workload]
-            departures.append(Departure(pod.candidate, pod.grace_seconds, state, ignored))
+            departures.append(Departure(pod.candidate, gate.grace_seconds(pod), state, ignored))
         first_seconds, all_seconds = gate.pause_seconds(), gate.pause_seconds(len(pods))
         terms = Terms(
             limits=gate.policy.limits,

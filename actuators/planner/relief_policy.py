@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pipeline.processors.descheduling.cluster_columns import NO_CAPS, MoveCaps
 from pipeline.processors.descheduling.configured_strategies import why_off
@@ -19,9 +19,6 @@ from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.strategy_args import ScaleDownBinPackArgs
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
 
-INTERVAL_SECONDS: Final = 120.0
-"""Between two plans for a node that stays hot, if the configuration has no interval."""
-
 
 class ReliefPolicy(NamedTuple):
     """How pods are planned. Hot nodes are relieved by LowNodeLoad with these `args`, and weights of
@@ -33,7 +30,7 @@ class ReliefPolicy(NamedTuple):
     args: LowNodeLoadArgs = LowNodeLoadArgs()
     pools: tuple[NodePool, ...] = ()
     caps: MoveCaps = NO_CAPS
-    interval_seconds: float = INTERVAL_SECONDS
+    interval_seconds: float = NO_DESCHEDULING.keys.interval_seconds
     dry: frozenset[str] = frozenset()
     migration: MigrationPolicy = MigrationPolicy()
     others: Descheduling = NO_DESCHEDULING
@@ -65,7 +62,7 @@ def relief_policy(descheduling: Descheduling) -> ReliefPolicy:
         caps=MoveCaps(
             keys.most_evictions, keys.most_evictions_per_node, keys.most_evictions_per_namespace
         ),
-        interval_seconds=keys.descheduling_interval_seconds or INTERVAL_SECONDS,
+        interval_seconds=keys.interval_seconds,
         dry=frozenset({LOW_NODE_LOAD, *names} if keys.dry_run else dry),
         migration=migration_policy(descheduling),
         others=descheduling,

@@ -59,9 +59,8 @@ def descheduling_lines(descheduling: Descheduling) -> Iterator[str]:
         "per namespace": keys.most_evictions_per_namespace,
     }
     limits = [f"{cap} {scope}" for scope, cap in caps.items() if cap is not None]
-    interval = keys.descheduling_interval_seconds
     yield (
-        f"descheduler: {f'every {interval:g} s' if interval else 'once'}, "
+        f"descheduler: every {keys.interval_seconds:g} s, "
         f"{'dry run' if keys.dry_run else 'evicts'}, "
         f"evictions of a plan: {', '.join(limits) or 'no limit'}"
     )

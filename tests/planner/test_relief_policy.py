@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actuators.planner.relief_policy import INTERVAL_SECONDS, ReliefPolicy, relief_policy
+from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
 from pipeline.processors.descheduling.descheduler_config import NO_DESCHEDULING, read_tree
 from pipeline.topics.hot_node_policy import DEFAULT_POOL
@@ -33,7 +33,7 @@ def policy_of(
 def test_the_usual_configuration_plans_every_two_minutes_without_caps() -> None:
     policy = policy_of()
     assert (policy.strategies, policy.dry, policy.caps) == ((LOW,), frozenset(), MoveCaps())
-    assert policy.interval_seconds == INTERVAL_SECONDS == 120
+    assert policy.interval_seconds == 120
 
 
 def test_interval_caps_and_arguments_are_those_of_the_configuration() -> None:

@@ -53,6 +53,7 @@ CONFIG_MAP_KEY: Final = "koord-descheduler-config"
 LOW_NODE_LOAD: Final = low_node_load.NAME
 MIGRATION_CONTROLLER: Final = migration_args.NAME
 _MOST_PROBLEMS: Final = 100
+_DEFAULT_INTERVAL_SECONDS: Final = 120.0
 _UNUSED: Final = (
     "clientConnection", "leaderElection", "enableProfiling", "enableContentionProfiling",
     "healthzBindAddress", "metricsBindAddress",
@@ -142,7 +143,8 @@ class ConfigurationKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     api_version: Annotated[str, Meta(title=VERSION, description="required")] = ""
     kind: Annotated[str, Meta(title=KIND, description="required")] = ""
     descheduling_interval_seconds: Annotated[
-        Seconds, Meta(description="time between two plans; 0: once")
+        Seconds,
+        Meta(description="time between two plans for a node, and cycle of the caps; 0: 2m"),
     ] = msgspec.field(default=0.0, name="deschedulingInterval")
     dry_run: Annotated[bool, Meta(description="decide, and evict nothing")] = False
     node_selector: Annotated[
@@ -179,6 +181,11 @@ class ConfigurationKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     metrics_bind_address: Annotated[
         str, Meta(description="accepted: `metrics_port` of each role holds")
     ] = ""
+
+    @property
+    def interval_seconds(self) -> float:
+        """Time between two plans, and the cycle of caps."""
+        return self.descheduling_interval_seconds or _DEFAULT_INTERVAL_SECONDS
 
 
 class Profile(NamedTuple):
@@ -372,6 +379,7 @@ def _read_args(
     if args.api_version != VERSION:
         text = f"{args.api_version!r:.60} is not {VERSION}"
         problems.append(PolicyProblem(f"{where}.apiVersion", text))
+    notes = [PolicyProblem(child(where, key), text, True) for key, text in args.warnings()]
     if plugin.dry is None:
         text = f"is checked only: {_unknown_plugin(name)}"
         return args, [*problems, PolicyProblem(where, text, in_force=True)]
@@ -379,7 +387,7 @@ def _read_args(
         args = msgspec.structs.replace(args, **plugin.dry)
         effect = f"{name} evicts nothing until it is corrected"
         problems.append(PolicyProblem(where, effect, in_force=True))
-    return args, problems
+    return args, [*problems, *notes]
 
 
 def _limited(problems: Sequence[PolicyProblem]) -> tuple[PolicyProblem, ...]:

@@ -4,9 +4,13 @@ from typing import Final
 
 from pipeline.processors.descheduling.descheduler_config import MIGRATION_CONTROLLER, Descheduling
 from pipeline.processors.descheduling.field_types import CountOrPercent
-from pipeline.processors.descheduling.migration_args import MigrationControllerArgs
+from pipeline.processors.descheduling.migration_args import (
+    DeleteOptions,
+    MigrationControllerArgs,
+)
 from pipeline.processors.descheduling.migration_args import ObjectLimiter as LimiterArgs
 from pipeline.processors.eviction.migration_policy import (
+    EvictionOptions,
     IntOrPercent,
     MigrationLimits,
     MigrationPolicy,
@@ -14,8 +18,6 @@ from pipeline.processors.eviction.migration_policy import (
     Protections,
 )
 
-_CYCLE_SECONDS: Final = 10.0
-"""The cycle of caps if the configuration has no interval; Koordinator's manifest has this one."""
 _LONGEST_TTL_SECONDS: Final = 3600.0
 _DEFAULT_ARGS: Final = MigrationControllerArgs()
 
@@ -24,6 +26,7 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
     """The policy of the first profile that configures the MigrationController."""
     profiles = [p for p in descheduling.profiles if MIGRATION_CONTROLLER in p.args]
     args, keys = profiles[0].migration if profiles else _DEFAULT_ARGS, descheduling.keys
+    options = args.default_delete_options or DeleteOptions()
     return MigrationPolicy(
         protections=protections(args),
         limits=MigrationLimits(
@@ -35,7 +38,7 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
             skip_check_expected_replicas=args.skip_check_expected_replicas,
             workload_limiter=_limiter(args.object_limiters.get("workload")),
             namespace_limiter=_limiter(args.object_limiters.get("namespace")),
-            cycle_seconds=keys.descheduling_interval_seconds or _CYCLE_SECONDS,
+            cycle_seconds=keys.interval_seconds,
             cycle_per_node=keys.most_evictions_per_node,
             cycle_per_namespace=keys.most_evictions_per_namespace,
             cycle_total=keys.most_evictions,
@@ -46,7 +49,12 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
         ),
         skipped_gates=frozenset(args.skip_eviction_gates),
         mode="SoftEviction" if args.eviction_policy == "SoftEviction" else "Eviction",
-        is_dry=keys.dry_run or args.dry_run,
+        is_dry=keys.dry_run or args.dry_run or bool(options.dry_run),
+        delete_options=EvictionOptions(
+            grace_period_seconds=options.grace_period_seconds,
+            orphan_dependents=options.orphan_dependents,
+            propagation_policy=options.propagation_policy,
+        ),
         node_fit=args.node_fit,
         node_selector=args.node_selector,
     )
@@ -54,9 +62,9 @@ def migration_policy(descheduling: Descheduling) -> MigrationPolicy:
 
 def protections(args: MigrationControllerArgs) -> Protections:
     """Which pods a MigrationController may evict."""
-    namespaces = args.namespaces
+    namespaces, schedulers = args.namespaces, args.scheduler_names
     # Koordinator's default serves its reservations, which are not made here.
-    is_given = args.scheduler_names != _DEFAULT_ARGS.scheduler_names
+    is_restricted = schedulers is not None and args.default_job_mode == "ReservationFirst"
     return Protections(
         evict_failed_bare_pods=args.evict_failed_bare_pods,
         evict_all_bare_pods=args.evict_all_bare_pods,
@@ -67,7 +75,7 @@ def protections(args: MigrationControllerArgs) -> Protections:
         label_selector=args.label_selector,
         namespaces_included=frozenset(namespaces.include) or None if namespaces else None,
         namespaces_excluded=frozenset(namespaces.exclude) or None if namespaces else None,
-        scheduler_names=frozenset(args.scheduler_names) if is_given else None,
+        scheduler_names=frozenset(schedulers or ()) if is_restricted else None,
     )
 
 

@@ -84,6 +84,10 @@ class PluginArgs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Values that are valid alone, and not together or in their place."""
         yield from ()
 
+    def warnings(self) -> Iterator[Problem]:
+        """Valid values without an effect here."""
+        yield from ()
+
 
 Paused = Annotated[bool, Meta(description="the strategy is off")]
 DryRun = Annotated[bool, Meta(description="decide, and evict nothing")]

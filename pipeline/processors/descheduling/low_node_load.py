@@ -223,6 +223,10 @@ def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -
         unused = {name for key in _THRESHOLDS for name in getattr(pool, key)} - {*DETECTED}
         for name in sorted(unused):
             yield "", f"pool {pool.name:.80}: usage of {name:.80} causes no alert"
+    condition = args.anomaly_condition
+    if condition is not None and condition.timeout_seconds is not None:
+        text = "has no effect: an alert stays open while the node is hot"
+        yield "anomalyCondition.timeout", text
     for name, weight in (args.resource_weights or {}).items():
         if weight <= 0:
             yield f"resourceWeights.{name:.80}", f"{weight} counts as 1"

@@ -78,10 +78,10 @@ class PoolKeys(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     anomaly_condition: Annotated[
         AnomalyCondition | None,
         Meta(
-            title="`timeout`, a duration (1m); `consecutiveAbnormalities` (5) and "
-            "`consecutiveNormalities` (3), whole numbers to 1000, 0 is not set",
+            title="`consecutiveAbnormalities` (5) and `consecutiveNormalities` (3), whole numbers "
+            "to 1000, 0 is not set; `timeout`, a duration",
             description="an alert opens with so many hot windows in a row, and closes with so many "
-            "calm ones",
+            "calm ones; `timeout` has no effect",
         ),
     ] = None
     usage: Annotated[

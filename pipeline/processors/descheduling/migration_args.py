@@ -170,7 +170,10 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
     ] = msgspec.field(default_factory=lambda: {"workload": ObjectLimiter(duration_seconds=300.0)})
     default_job_mode: Annotated[
         Literal["ReservationFirst", "EvictDirectly"],
-        Meta(description="accepted: the landing is simulated, and the pod evicted"),
+        Meta(
+            description="accepted: the landing is simulated, and the pod evicted",
+            extra={"unset": ""},
+        ),
     ] = "ReservationFirst"
     default_job_ttl_seconds: Annotated[
         Seconds,
@@ -180,9 +183,14 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
         ),
     ] = msgspec.field(default=300.0, name="defaultJobTTL")
     scheduler_names: Annotated[
-        tuple[str, ...],
-        Meta(title="a list of names", description="accepted: no reservations are made"),
-    ] = ("koord-scheduler",)
+        tuple[str, ...] | None,
+        Meta(
+            title="a list of names",
+            description="only pods of these schedulers are evicted, unless `defaultJobMode` is "
+            "EvictDirectly. Default, also of []: pods of all",
+            extra={"unset": []},
+        ),
+    ] = None
     evict_per_second: Annotated[
         Rate,
         Meta(title="a number above 0, also as a text", description="evictions per second"),
@@ -193,11 +201,15 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
     ] = 1
     eviction_policy: Annotated[
         Literal["Eviction", "Delete", "SoftEviction"],
-        Meta(description="how a pod is removed; only Eviction asks disruption budgets"),
+        Meta(description="how a pod is removed; Delete evicts, too", extra={"unset": ""}),
     ] = "Eviction"
     default_delete_options: Annotated[
         DeleteOptions | None,
-        Meta(title="DeleteOptions", description="options of the eviction, as `gracePeriodSeconds`"),
+        Meta(
+            title="DeleteOptions",
+            description="`gracePeriodSeconds`, `orphanDependents` and `propagationPolicy` of each "
+            "eviction; with `dryRun` nothing is evicted",
+        ),
     ] = None
     arbitration_args: Annotated[
         ArbitrationArgs | None,
@@ -224,6 +236,13 @@ class MigrationControllerArgs(PluginArgs, frozen=True, kw_only=True, rename="cam
 
     def problems(self) -> Iterator[Problem]:
         yield from namespace_problems("namespaces", self.namespaces)
+        options = self.default_delete_options or DeleteOptions()
+        if options.preconditions not in (None, Preconditions()):
+            text = "are those of one pod: each eviction has the UID of its own"
+            yield "defaultDeleteOptions.preconditions", text
+        if options.orphan_dependents is not None and options.propagation_policy is not None:
+            text = "and orphanDependents are both set, and only one of them may be"
+            yield "defaultDeleteOptions.propagationPolicy", text
         threshold = self.priority_threshold
         if threshold is None:
             return

@@ -56,6 +56,10 @@ class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"
     ] = "BestEffort"
     auto_cordon: Annotated[bool, Meta(description="accepted: no role cordons nodes")] = False
 
+    def warnings(self) -> Iterator[Problem]:
+        if self.auto_cordon:
+            yield "autoCordon", "has no effect: no role cordons nodes"
+
     def problems(self) -> Iterator[Problem]:
         yield from namespace_problems("evictableNamespaces", self.evictable_namespaces)
         if len(self.eviction_order) < 2:

@@ -34,6 +34,17 @@ class ObjectLimiter(msgspec.Struct, frozen=True, kw_only=True):
     burst: int = 1
 
 
+class EvictionOptions(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
+):
+    """DeleteOptions of each eviction, as far as a policy may set them. None leaves the pod's grace
+    period, and the API server's defaults."""
+
+    grace_period_seconds: int | None = None
+    orphan_dependents: bool | None = None
+    propagation_policy: str | None = None
+
+
 class Protections(msgspec.Struct, frozen=True, kw_only=True):
     """Which pods a relief plan may evict.
 
@@ -69,7 +80,7 @@ class MigrationLimits(msgspec.Struct, frozen=True, kw_only=True):
     skip_check_expected_replicas: bool = False
     workload_limiter: ObjectLimiter = ObjectLimiter(duration_seconds=300.0)
     namespace_limiter: ObjectLimiter = ObjectLimiter(duration_seconds=0.0)
-    cycle_seconds: float = 10.0
+    cycle_seconds: float = 120.0
     cycle_per_node: int | None = None
     cycle_per_namespace: int | None = None
     cycle_total: int | None = None
@@ -92,13 +103,14 @@ class MigrationPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Protections and limits, the checks that are skipped, and how pods are evicted.
 
     With `is_dry` no plan that relieves a node evicts a pod; with `node_fit` only pods leave that
-    another node could run, one that `node_selector` selects.
+    another node could run, one that `node_selector` selects. Each eviction has `delete_options`.
     """
 
     protections: Protections = Protections()
     limits: MigrationLimits = MigrationLimits()
     skipped_gates: frozenset[Gate] = frozenset()
     mode: EvictionMode = "Eviction"
+    delete_options: EvictionOptions = EvictionOptions()
     is_dry: bool = False
     node_fit: bool = False
     node_selector: Selector | None = None

@@ -61,8 +61,7 @@ ARGS: dict[str, Any] = {
         "evictQPS": "2.5", "evictBurst": 2, "evictionPolicy": "Delete",
         "defaultDeleteOptions": {
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 30,
-            "orphanDependents": False, "propagationPolicy": "Background",
-            "preconditions": {"uid": "a", "resourceVersion": "1"}, "dryRun": ["All"],
+            "propagationPolicy": "Background", "preconditions": {}, "dryRun": ["All"],
         },
         "arbitrationArgs": {"enabled": True, "interval": "500ms"},
     },

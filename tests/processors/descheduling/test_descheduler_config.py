@@ -18,6 +18,7 @@ from pipeline.processors.descheduling.descheduler_config import (
 )
 from pipeline.processors.descheduling.field_types import CountOrPercent
 from tests.processors.descheduling.configurations import (
+    ARGS,
     EVERY_KEY,
     NAMES,
     configuration,
@@ -353,3 +354,33 @@ def test_config_map_without_the_key_configures_nothing() -> None:
     assert "is koord-descheduler-config meant?" in problems[0].text
     assert load_descheduling({CONFIG_MAP_KEY: 3})[0] is None
     assert load_descheduling({CONFIG_MAP_KEY: SHIPPED}) == read_configuration(SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "args", "where"),
+    [
+        ("CustomPriority", {**ARGS["CustomPriority"], "autoCordon": True}, "autoCordon"),
+        (
+            "LowNodeLoad",
+            {"anomalyCondition": {"timeout": "1m"}},
+            "anomalyCondition.timeout",
+        ),
+    ],
+)
+def test_a_key_without_an_effect_is_named_and_changes_nothing_else(
+    plugin: str, args: Any, where: str
+) -> None:
+    descheduling, problems = read(configuration(plugin, args))
+    assert refused(problems) == []
+    path = f"profiles[0].pluginConfig[0].args.{where}: has no effect"
+    assert any(str(problem).startswith(path) for problem in problems)
+    low, others = descheduling.profiles[0].low_node_load, descheduling.profiles[0].args
+    plugin_args: Any = others[plugin] if low is None else low.args
+    assert not plugin_args.dry_run
+
+
+def test_without_an_interval_plans_and_caps_have_the_same_cycle() -> None:
+    keys = read(configuration("MigrationController", {}))[0].keys
+    assert keys.interval_seconds == 120.0
+    descheduling = read(configuration("MigrationController", {}, deschedulingInterval="30s"))[0]
+    assert descheduling.keys.interval_seconds == 30.0

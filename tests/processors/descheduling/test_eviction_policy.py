@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pipeline.processors.descheduling.descheduler_config import (
@@ -44,6 +45,7 @@ def test_without_a_configuration_koordinators_defaults_hold() -> None:
         ({"maxMigratingGlobally": 5}, {"max_migrating_globally": 5}),
         ({"maxMigratingPerNode": 1}, {"max_migrating_per_node": 1}),
         ({"maxMigratingPerNamespace": 3}, {"max_migrating_per_namespace": 3}),
+        ({"evictionPolicy": "", "defaultJobMode": ""}, {}),
         ({"maxMigratingPerWorkload": "10%"}, {"max_migrating_per_workload": "10%"}),
         ({"maxUnavailablePerWorkload": 2}, {"max_unavailable_per_workload": 2}),
         ({"skipCheckExpectedReplicas": True}, {"skip_check_expected_replicas": True}),
@@ -94,6 +96,12 @@ def test_caps_hold_for_each_interval() -> None:
         ({"namespaces": {"include": ["a"]}}, {"namespaces_included": frozenset({"a"})}),
         ({"namespaces": {"exclude": ["a"]}}, {"namespaces_excluded": frozenset({"a"})}),
         ({"schedulerNames": ["own"]}, {"scheduler_names": frozenset({"own"})}),
+        (
+            {"schedulerNames": ["koord-scheduler"]},
+            {"scheduler_names": frozenset({"koord-scheduler"})},
+        ),
+        ({"schedulerNames": []}, {}),
+        ({"schedulerNames": ["own"], "defaultJobMode": "EvictDirectly"}, {}),
     ],
 )  # fmt: skip
 def test_each_protection_is_taken_over(args: Any, protections: Any) -> None:
@@ -111,8 +119,31 @@ def test_gates_fit_soft_evictions_and_dry_runs_are_taken_over() -> None:
     # Nothing is deleted without asking disruption budgets.
     assert policy_of(evictionPolicy="Delete").mode == "Eviction"
     assert policy_of(dryRun=True).is_dry
+    assert policy_of(defaultDeleteOptions={"dryRun": ["All"]}).is_dry
     assert policy_of({"dryRun": True}).is_dry
     invalid, problems = read_tree(configuration(maxMigratingPerNode="many"))
     assert problems
     assert invalid is not None
     assert migration_policy(invalid).is_dry
+
+
+def test_options_of_evictions_are_taken_over() -> None:
+    given = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+    policy = policy_of(defaultDeleteOptions={"apiVersion": "v1", "kind": "DeleteOptions", **given})
+    assert msgspec.to_builtins(policy.delete_options) == given
+    assert not policy.is_dry
+    assert policy_of(defaultDeleteOptions={}) == MigrationPolicy()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"preconditions": {"uid": "a"}}, "preconditions: are those of one pod"),
+        ({"orphanDependents": True, "propagationPolicy": "Orphan"}, "propagationPolicy: and"),
+    ],
+)
+def test_options_that_no_eviction_can_have_are_reported(options: Any, problem: str) -> None:
+    descheduling, problems = read_tree(configuration(defaultDeleteOptions=options))
+    assert descheduling is not None
+    assert migration_policy(descheduling).is_dry
+    assert any(f"defaultDeleteOptions.{problem}" in str(each) for each in problems)

@@ -55,8 +55,8 @@ def test_a_slow_rate_alone_may_take_too_long() -> None:
 
 
 def test_a_cap_lets_pods_leave_in_the_next_cycle() -> None:
-    assert objection([0, 0], 11.0, cycle_per_node=1) is None
-    assert "CycleCap" in (objection([0, 0], 9.0, cycle_per_node=1) or "")
+    assert objection([0, 0], 11.0, cycle_per_node=1, cycle_seconds=10.0) is None
+    assert "CycleCap" in (objection([0, 0], 9.0, cycle_per_node=1, cycle_seconds=10.0) or "")
     assert "CycleCap" in (objection([0], 9000.0, cycle_per_node=0) or "")
 
 

@@ -1,6 +1,7 @@
 """Read files that users name: bounded in size, YAML without duplicate keys or exploding aliases."""
 
 import errno
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -71,9 +72,34 @@ def yaml_problem(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_NUMBERS: Final = {
+    _INT: r"[-+]?(?:0b[01_]+|0[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)",
+    _FLOAT: r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+    r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+}
+"""Numbers as Kubernetes and JSON read them: `7e1` is one, and `1:10`, base 60 of YAML 1.1, is none.
+"""
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    """PyYAML's resolvers of plain scalars by their first character, with other numbers."""
+    resolvers = {
+        first: [(tag, pattern) for tag, pattern in given if tag not in _NUMBERS]
+        for first, given in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for tag, pattern in _NUMBERS.items():
+        for first in "-+.0123456789":
+            resolvers.setdefault(first, []).append((tag, re.compile(rf"(?:{pattern})$")))
+    return resolvers
+
+
 class StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses duplicate keys, text that is not Unicode, and aliases that repeat
     more than a million values or the value that contains them."""
+
+    yaml_implicit_resolvers = _resolvers()
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)

@@ -1,9 +1,13 @@
 """Files that users name are bounded, and YAML has neither duplicate keys nor exploding aliases."""
 
+import datetime
+import json
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
 from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
@@ -48,3 +52,23 @@ def test_a_file_has_at_most_the_allowed_bytes(tmp_path: Path) -> None:
             read_file(file, most)
     with pytest.raises(UsageError, match="it is larger than 1 MiB"):
         read_file(Path("/dev/zero"), 2**20)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7e1", 70.0), ("-1E-2", -0.01), ("+.5e+1", 5.0), ("1.", 1.0), ("1_000", 1000),
+        ("0x1f", 31), ("-7", -7), ("0", 0), ("0b11", 3), ("1.5e3", 1500.0), (".inf", float("inf")),
+        # Base 60 of YAML 1.1 is neither JSON nor read by Kubernetes.
+        ("1:10", "1:10"), ("1:10.5", "1:10.5"), ("7e", "7e"), ("e7", "e7"), ("1.2.3", "1.2.3"),
+        ("0x", "0x"), ("2026-11-28", datetime.date(2026, 11, 28)), ("yes", True),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_of_json_and_kubernetes(text: str, value: object) -> None:
+    ((loaded,),) = yaml_documents(f"[{text}]")
+    assert (loaded, type(loaded)) == (value, type(value))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
+def test_each_number_of_json_is_read_as_it_is(value: float) -> None:
+    assert yaml_documents(json.dumps({"a": value})) == [{"a": value}]

@@ -15,6 +15,7 @@ from pipeline.metrics import gauge
 from pipeline.processors.descheduling.descheduler_config import (
     CONFIG_MAP_KEY,
     KIND,
+    SIGS_KIND,
     Read,
     load_descheduling,
     read_tree,
@@ -95,8 +96,8 @@ def config_map_in(objects: Iterable[Any], file: Path) -> Mapping[str, str]:
 
 def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
     """Read the DeschedulerConfiguration among the objects of a file: the object, or its ConfigMap
-    as kubectl prints it. None if there is none. Raises `InvalidPolicyError` if there are several.
-    """
+    as kubectl prints it. None if there is none. A DeschedulerPolicy, of another project, is read
+    as an invalid one. Raises `InvalidPolicyError` if there are several."""
     found = [item for item in objects if _is_descheduling(item)]
     if len(found) > 1:
         raise InvalidPolicyError(
@@ -105,7 +106,7 @@ def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
         )
     if not found:
         return None
-    if found[0].get("kind") == KIND:
+    if found[0].get("kind") != "ConfigMap":
         return read_tree(found[0])
     data = found[0].get("data") or {}
     return load_descheduling(data if isinstance(data, dict) else {CONFIG_MAP_KEY: data})
@@ -114,7 +115,7 @@ def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
 def _is_descheduling(tree: Any) -> bool:
     kind, name = _kind_and_name(tree)
     if kind != "ConfigMap":
-        return bool(kind == KIND)
+        return kind in (KIND, SIGS_KIND)
     data = tree.get("data")
     return name == CONFIG_MAP_KEY or (isinstance(data, dict) and CONFIG_MAP_KEY in data)
 

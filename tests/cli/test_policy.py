@@ -343,3 +343,14 @@ def test_both_policies_of_a_file_are_checked(tmp_path: Path) -> None:
     )
     assert document["n"]["on"]
     assert document["n"]["hotNodes"]["high_percent"] == {"cpu": 75}
+
+
+def test_a_policy_of_another_descheduler_is_named_as_such(tmp_path: Path) -> None:
+    sigs = {
+        "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerPolicy",
+        "profiles": [{"name": "p", "pluginConfig": []}],
+    }  # fmt: skip
+    result = run(tmp_path, sigs)
+    assert result.exit_code == 1
+    assert "kind is DeschedulerPolicy, of kubernetes-sigs/descheduler" in result.output
+    assert "slo-controller-config" not in result.output

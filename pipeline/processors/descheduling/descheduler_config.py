@@ -49,6 +49,8 @@ from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.selectors import Selector
 
 KIND: Final = "DeschedulerConfiguration"
+SIGS_KIND: Final = "DeschedulerPolicy"
+"""The kind of the configuration of kubernetes-sigs/descheduler."""
 CONFIG_MAP_KEY: Final = "koord-descheduler-config"
 LOW_NODE_LOAD: Final = low_node_load.NAME
 MIGRATION_CONTROLLER: Final = migration_args.NAME
@@ -298,6 +300,9 @@ def _check_kind(tree: Any) -> None:
     """Raise InvalidPolicyError if the tree is not a DeschedulerConfiguration."""
     if not isinstance(tree, Mapping):
         raise InvalidPolicyError(f"{shown(tree)} is not an object")
+    if tree.get("kind") == SIGS_KIND:
+        text = f"kind is {SIGS_KIND}, of kubernetes-sigs/descheduler, not {KIND}"
+        raise InvalidPolicyError(f"{text}: write its thresholds as those of {LOW_NODE_LOAD}")
     for key, expected in (("kind", KIND), ("apiVersion", VERSION)):
         if tree.get(key) != expected:
             raise InvalidPolicyError(f"{key} is {shown(tree.get(key))}, not {expected}")

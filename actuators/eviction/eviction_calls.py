@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from actuators.eviction.scales import Scale, ScaleReader
 from pipeline.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -23,7 +24,6 @@ from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.selectors import Selector
 from pipeline.times import format_time
 from pipeline.topics.pod_columns import ENDED
-from pipeline.topics.workloads import WorkloadRecord
 
 SOFT_EVICTION: Final = "scheduling.koordinator.sh/soft-eviction"
 """The annotation that asks another agent to evict a pod."""
@@ -130,25 +130,27 @@ async def budgets_of(api: Api, namespace: str) -> list[DisruptionBudget]:
     return [decode_answer(_budgets, item, f"GET {path}") for item in items]
 
 
-async def workload_state(api: Api, pod: LivePod) -> WorkloadState | None:
-    """The workload of a pod and its pods; None for a bare pod. Unknown kinds of controllers, and
+async def workload_state(api: Api, pod: LivePod, scales: ScaleReader) -> WorkloadState | None:
+    """The workload of a pod and its pods; None for a bare pod. Controllers without a scale, and
     controllers that do not exist, have unknown replicas."""
     workload, owner = pod.workload, pod.record.owner
     if workload is None or owner is None:
         return None
-    kind, name = (
-        (workload.kind, workload.name) if workload.kind in _PATHS else (owner.kind, owner.name)
-    )
-    record = await _workload(api, pod.record.namespace, kind, name)
-    if record is None or record.selector is None:
+    namespace, kind, name = pod.record.namespace, owner.kind, owner.name
+    if not _is_built_in(pod):
+        scale = await scales.read(namespace, pod.owner_api_version, kind, name)
+    else:
+        if workload.kind in _PATHS:
+            kind, name = workload.kind, workload.name
+        scale = await _scale(api, namespace, kind, name)
+    if scale is None:
         return WorkloadState()
-    selector = msgspec.convert(record.selector, Selector)
-    path = f"/api/v1/namespaces/{quote(pod.record.namespace, safe='')}/pods"
-    answer = await api.request("GET", path, params={"labelSelector": query_of(selector)})
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+    answer = await api.request("GET", path, params={"labelSelector": scale.selector})
     items = decode_list(answer, f"GET {path}").items or ()
     pods = [other for other in map(read_live_pod, items) if other.workload == workload]
     present = [p for p in pods if not p.is_deleted and p.record.phase not in ENDED]
-    has_scale, replicas = kind not in _WITHOUT_SCALE, record.replicas
+    has_scale, replicas = kind not in _WITHOUT_SCALE, scale.replicas
     return WorkloadState(
         replicas=replicas,
         unavailable=frozenset(p.record.uid for p in present if not p.is_ready),
@@ -158,14 +160,24 @@ async def workload_state(api: Api, pod: LivePod) -> WorkloadState | None:
     )
 
 
-async def _workload(api: Api, namespace: str, kind: str, name: str) -> WorkloadRecord | None:
+def _is_built_in(pod: LivePod) -> bool:
+    """Whether the pod's controller is one of Kubernetes: others have kinds of the same names."""
+    group, slash, _ = pod.owner_api_version.rpartition("/")
+    return not slash or group in ("apps", "batch")
+
+
+async def _scale(api: Api, namespace: str, kind: str, name: str) -> Scale | None:
+    """The scale of a controller of Kubernetes; the pods of a Job run in parallel."""
     if kind not in _PATHS:
         return None
     path = f"{_PATHS[kind].format(quote(namespace, safe=''))}/{quote(name, safe='')}"
     try:
-        return read_workload(await api.request("GET", path), kind)
+        record = read_workload(await api.request("GET", path), kind)
     except NotFoundError:
         return None
+    if record.selector is None:
+        return None
+    return Scale(record.replicas, query_of(msgspec.convert(record.selector, Selector)))
 
 
 def query_of(selector: Selector) -> str:

@@ -24,6 +24,7 @@ from actuators.eviction.eviction_calls import (
 from actuators.eviction.other_nodes import no_other_node
 from actuators.eviction.plan_limits import EVICTOR
 from actuators.eviction.received_plans import ReceivedPlan
+from actuators.eviction.scales import ScaleReader
 from actuators.rate_limit import LONGEST_SLEEP_SECONDS, RateLimit
 from pipeline.clock import Clock
 from pipeline.errors import (
@@ -127,6 +128,7 @@ class EvictionGate:
     may_evict: Callable[[], bool]
     policy: MigrationPolicy = field(default_factory=MigrationPolicy)
     history: EvictionHistory = field(init=False)
+    scales: ScaleReader = field(init=False)
     policy_rate: RateLimit = field(init=False)
     """The rate of the policy, which holds beside the evictor's own `rate`."""
     marked: dict[str, ActionRecord] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class EvictionGate:
     def __post_init__(self) -> None:
         limits = self.policy.limits
         self.history = EvictionHistory(limits.history_seconds, limits.ttl_seconds)
+        self.scales = ScaleReader(self.api)
         self.policy_rate = RateLimit(limits.evict_qps, self.clock, limits.evict_burst)
 
     def take_policy(self, policy: MigrationPolicy) -> None:
@@ -175,7 +178,7 @@ class EvictionGate:
 
     async def state_of(self, pod: LivePod) -> WorkloadState | None:
         """The state of the pod's workload. Raises `SpringtideError`."""
-        return await workload_state(self.api, pod)
+        return await workload_state(self.api, pod, self.scales)
 
     async def fits_elsewhere(self, pod: LivePod) -> Verdict:
         """Whether another node could run the pod, if the policy asks for that. Raises

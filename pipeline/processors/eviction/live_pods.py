@@ -18,13 +18,15 @@ POLICY_LABEL: Final = "koordinator.sh/evict-policy"
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod: its record, whether its condition Ready is true, its Kubernetes QoS class, whether it
-    may preempt others, and how long it may take to end once its deletion has begun."""
+    may preempt others, how long it may take to end once its deletion has begun, and the API version
+    of its controller."""
 
     record: PodRecord
     is_ready: bool = False
     kube_qos: str = ""
     may_preempt: bool = True
     grace_seconds: float = GRACE_SECONDS
+    owner_api_version: str = ""
 
     @property
     def workload(self) -> Workload | None:
@@ -43,8 +45,14 @@ class LivePod(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.deleted_at is not None
 
 
+class _OwnerReference(KubernetesObject, frozen=True, kw_only=True):
+    api_version: str = ""
+    controller: bool = False
+
+
 class _Metadata(KubernetesObject, frozen=True, kw_only=True):
     deletion_grace_period_seconds: int | None = None
+    owner_references: tuple[_OwnerReference, ...] = ()
 
 
 class _Spec(KubernetesObject, frozen=True, kw_only=True):
@@ -75,10 +83,12 @@ def read_live_pod(data: bytes | msgspec.Raw) -> LivePod:
     grace = pod.metadata.deletion_grace_period_seconds
     if grace is None:
         grace = pod.spec.termination_grace_period_seconds
+    versions = [o.api_version for o in pod.metadata.owner_references if o.controller]
     return LivePod(
         record=record,
         is_ready=any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions),
         kube_qos=pod.status.qos_class,
         may_preempt=pod.spec.preemption_policy != "Never",
         grace_seconds=GRACE_SECONDS if grace is None else max(float(grace), 0.0),
+        owner_api_version=versions[0] if versions else "",
     )

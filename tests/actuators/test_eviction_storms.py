@@ -212,6 +212,7 @@ SINGLE: dict[str, dict[str, Any]] = {
 OPEN: dict[str, Any] = {
     "max_migrating_per_node": None, "workload_limiter": OFF, "max_migrating_per_workload": "100%",
     "max_unavailable_per_workload": "100%", "skip_check_expected_replicas": True,
+    "cycle_seconds": 10.0,
 }  # fmt: skip
 
 

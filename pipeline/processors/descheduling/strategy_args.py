@@ -52,7 +52,10 @@ class CustomPriorityArgs(StrategyArgs, frozen=True, kw_only=True, rename="camel"
     ] = ()
     mode: Annotated[
         Literal["BestEffort", "DrainNode"],
-        Meta(description="evict what fits elsewhere, or only if all pods of a node do"),
+        Meta(
+            description="evict what fits elsewhere, or only if all pods of a node do",
+            extra={"unset": ""},
+        ),
     ] = "BestEffort"
     auto_cordon: Annotated[bool, Meta(description="accepted: no role cordons nodes")] = False
 

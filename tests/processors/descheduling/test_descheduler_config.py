@@ -201,7 +201,8 @@ def test_odd_values_of_yaml_are_refused_in_short(key: str, value: str) -> None:
         ("a: 1\n---\nb: 2", "has 2 documents, not 1"),
         ("[1]", "a list is not an object"),
         ("a: [", "neither YAML nor JSON"),
-        ("kind: DeschedulerPolicy", "kind is 'DeschedulerPolicy', not DeschedulerConfiguration"),
+        ("kind: DeschedulerPolicy", "kind is DeschedulerPolicy, of kubernetes-sigs/descheduler"),
+        ("kind: Pod", "kind is 'Pod', not DeschedulerConfiguration"),
         ("kind: DeschedulerConfiguration\napiVersion: descheduler/v1alpha1",
          "apiVersion is 'descheduler/v1alpha1', not descheduler/v1alpha2"),
         ("kind: DeschedulerConfiguration\nkind: a", "key 'kind' occurs twice"),
@@ -384,3 +385,12 @@ def test_without_an_interval_plans_and_caps_have_the_same_cycle() -> None:
     assert keys.interval_seconds == 120.0
     descheduling = read(configuration("MigrationController", {}, deschedulingInterval="30s"))[0]
     assert descheduling.keys.interval_seconds == 30.0
+
+
+def test_an_empty_mode_is_the_default_one() -> None:
+    descheduling, problems = read(
+        configuration("CustomPriority", {**ARGS["CustomPriority"], "mode": ""})
+    )
+    assert refused(problems) == []
+    args: Any = descheduling.profiles[0].args["CustomPriority"]
+    assert args.mode == "BestEffort"

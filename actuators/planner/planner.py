@@ -29,7 +29,7 @@ from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
-from pipeline.table.node_pods import NodePods, read_node_pods
+from pipeline.table.node_pods import NodePodReader, NodePods
 from pipeline.tasks import run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
@@ -64,6 +64,7 @@ class Planner:
         self._api, self._settings, self._clock = api, settings, clock
         self._client = client_options(settings.kafka)
         self._producer = Producer(self._client)
+        self._reader = NodePodReader(settings.kafka)
         self._memory = MoveMemory()
         table = Table(counting=rules.counting)
         self._feed = Feed(
@@ -141,7 +142,7 @@ class Planner:
         )
 
     async def _read_pods(self, nodes: Collection[str], span_seconds: float) -> NodePods:
-        return await read_node_pods(self._settings.kafka, nodes, span_seconds, self._clock.now())
+        return await self._reader.read(nodes, span_seconds, self._clock.now())
 
     async def _publish(self, record: Published) -> None:
         kafka = self._settings.kafka

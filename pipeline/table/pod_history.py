@@ -129,6 +129,10 @@ class PodHistory:
         self._nodes[node] = _Windows(uids, ends, usage, names, window.rows.pods, last)
         return True
 
+    def forget(self, node: str) -> None:
+        """Forget the windows of a node."""
+        self._nodes.pop(node, None)
+
     def adopt(self, other: "PodHistory") -> None:
         """Become `other` in one step; `other` gets empty."""
         self.windows, self._nodes, other._nodes = other.windows, other._nodes, {}

@@ -72,6 +72,8 @@ _MOST_PLANS: Final = 10_000
 _MOST_ACTIONS: Final = 100_000
 _MOST_PODS: Final = 1_000
 """Pods of a plan: no planner makes one with more."""
+_MOST_PODS_IN_ALL: Final = 100_000
+"""Pods of all plans that are remembered: the oldest plans are forgotten first."""
 
 
 class IncomingUsage(NamedTuple):
@@ -138,12 +140,15 @@ class MoveMemory:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
+        self._pods_in_all = 0
         # By what they are for: the evictor remembers names of plans for longer than an hour.
         self._last_ids: OrderedDict[str, str] = OrderedDict()
         self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
         # Plans that were refused, or failed, as a whole.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._verdicts: OrderedDict[str, _Verdict] = OrderedDict()
+        # When a pod of a plan was evicted: only these plans can be judged.
+        self._evicted_at: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -178,7 +183,9 @@ class MoveMemory:
             return False
         pods = tuple(map(_remembered, plan.pods))
         self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, pods)
-        _limit(self._plans, _MOST_PLANS)
+        self._pods_in_all += len(pods)
+        while len(self._plans) > _MOST_PLANS or self._pods_in_all > _MOST_PODS_IN_ALL:
+            self._drop_plan(next(iter(self._plans)))
         return True
 
     def take_action(
@@ -203,10 +210,13 @@ class MoveMemory:
             _limit(self._ended, _MOST_PLANS)
         lasting = action.error[:_MOST_REASON] if is_lasting else ""
         for uid in action.before.values():
+            if action.outcome == "done":
+                self._evicted_at[action.plan] = at
             key = action.plan, uid or ""
             self._actions.pop(key, None)
             self._actions[key] = _Action(action.node, action.workload, action.outcome, at, lasting)
         _limit(self._actions, _MOST_ACTIONS)
+        _limit(self._evicted_at, _MOST_PLANS)
         return True
 
     def shift(self, seconds: float) -> None:
@@ -218,19 +228,26 @@ class MoveMemory:
             self._actions[key] = action._replace(at=action.at + seconds)
         for plan_id, found in self._verdicts.items():
             self._verdicts[plan_id] = found._replace(at=found.at + seconds)
+        for plan_id in self._evicted_at:
+            self._evicted_at[plan_id] += seconds
 
     def forget(self, now: float) -> None:
         """Drop plans and actions that are older than `LOOK_BACK_SECONDS`, or `LASTING_SECONDS`."""
         oldest = now - LOOK_BACK_SECONDS
         for plan_id in [i for i, plan in self._plans.items() if plan.at < oldest]:
-            del self._plans[plan_id]
+            self._drop_plan(plan_id)
             self._ended.pop(plan_id, None)
+        for plan_id in [i for i, at in self._evicted_at.items() if at < oldest]:
+            del self._evicted_at[plan_id]
         oldest_lasting = now - LASTING_SECONDS
         for key, action in [*self._actions.items()]:
             if action.at < (oldest_lasting if action.lasting else oldest):
                 del self._actions[key]
         for plan_id in [i for i, found in self._verdicts.items() if found.at < oldest]:
             del self._verdicts[plan_id]
+
+    def _drop_plan(self, plan_id: str) -> None:
+        self._pods_in_all -= len(self._plans.pop(plan_id).pods)
 
     def planned_pods(self, since: float) -> Iterator[PlannedPod]:
         """Yield the pods that were planned at this time or later."""
@@ -255,8 +272,11 @@ class MoveMemory:
         """The plans without a verdict whose last eviction the usage of their node shows; `span_of`
         is its span in seconds. Plans of which no eviction is known to have succeeded have none."""
         ended = []
-        for plan_id, plan in self._plans.items():
-            if plan_id in self._verdicts or self._is_under_way(plan_id, plan, now):
+        for plan_id in self._evicted_at:
+            plan = self._plans.get(plan_id)
+            if plan is None or plan_id in self._verdicts:
+                continue
+            if self._is_under_way(plan_id, plan, now):
                 continue
             actions = [(pod, self._actions.get((plan_id, pod.uid))) for pod in plan.pods]
             if not any(action is not None and action.outcome == "done" for _, action in actions):

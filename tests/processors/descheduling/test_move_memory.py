@@ -517,3 +517,33 @@ def test_planned_pods_are_those_since_a_time() -> None:
     memory = remembered(plan(leaving("a"), leaving("b")), plan(id="q", at=NOW + 15))
     assert len([*memory.planned_pods(NOW)]) == 3
     assert [pod.namespace for pod in memory.planned_pods(NOW + 10)] == ["d"]
+
+
+def test_pods_of_all_plans_are_bounded_and_the_oldest_plans_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(move_memory, "_MOST_PODS_IN_ALL", 5)
+    memory = MoveMemory()
+    for number in range(4):
+        at, pods = NOW + number, (leaving(f"a{number}"), leaving(f"b{number}"))
+        memory.take_plan(plan(*pods, at=at, id=f"p/{number}"), NOW + 10)
+    assert [each.at for each in memory.planned_pods(NOW)] == [NOW + 2] * 2 + [NOW + 3] * 2
+    memory.forget(NOW + 2.5 + LOOK_BACK_SECONDS)
+    for number in range(4, 6):
+        memory.take_plan(plan(leaving("c"), at=NOW + 3600, id=f"p/{number}"), NOW + 3610)
+    # What was forgotten makes room.
+    assert len([*memory.planned_pods(NOW)]) == 4
+
+
+def test_a_plan_that_is_read_after_its_evictions_is_judged_until_there_is_a_verdict() -> None:
+    verdict = action("done", actuator="planner", action="outcome", before={}, at=NOW + 900)
+    memory = remembered(action("done"), plan())
+    later = NOW + 10 + SPAN + LANDING_SECONDS
+    assert memory.unjudged(later - 1, lambda _: SPAN) == []
+    assert [each.plan_id for each in memory.unjudged(later, lambda _: SPAN)] == ["p"]
+    memory.shift(100.0)
+    assert memory.unjudged(later, lambda _: SPAN) == []
+    memory.forget(NOW + 100 + LOOK_BACK_SECONDS)
+    assert [each.plan_id for each in memory.unjudged(later + 100, lambda _: SPAN)] == ["p"]
+    memory.take_action(verdict, NOW + 900)
+    assert memory.unjudged(later + 100, lambda _: SPAN) == []

@@ -34,6 +34,9 @@ LIMITS: Final = MigrationLimits()
 """The defaults of Koordinator's migration controller, which are also those of the evictor."""
 
 
+_USUAL: Final = ReliefPolicy()
+
+
 class Arm(Protocol):
     """Evicts pods after each window, and returns the nodes that it holds for hot, (nodes,)."""
 
@@ -56,7 +59,8 @@ class Springtide:
     Plans go to the evictor, and evictions to the planner's memory, as records without Kafka.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: ReliefPolicy = _USUAL) -> None:
+        self._policy = policy
         self._memory = MoveMemory()
         self._plans: list[EvictionPlanRecord] = []
         self._rounds: ReliefRounds | None = None
@@ -89,7 +93,7 @@ class Springtide:
             cluster.table, state, moves, cluster.decisions, self._memory, self._clock, read_pods,
             publish, lambda: True,
         )  # fmt: skip
-        rounds.policy = ReliefPolicy()
+        rounds.policy = self._policy
         return rounds
 
     def _execute(self, cluster: Cluster) -> None:

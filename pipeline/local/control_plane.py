@@ -41,6 +41,8 @@ _TAIL_LINES: Final = 15
 _REQUEST_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 40
 _POLL_SECONDS: Final = 0.05
+_AUDIT_FILES: Final = 5
+_AUDIT_FILE_MB: Final = 100
 
 
 class Component:
@@ -82,13 +84,16 @@ class ControlPlane:
     """A control plane with its data in a temporary directory.
 
     `scheduler` is a KubeSchedulerConfiguration without clientConnection and leaderElection.
-    `api_flags` are additional flags of the API server.
+    `audit_policy` is the Policy by which the API server writes `audit_log`; without it, it writes
+    none. `api_flags` are additional flags of the API server.
     """
 
     def __init__(
-        self, *, scheduler: dict[str, Any] | None = None, api_flags: Sequence[str] = ()
-    ) -> None:
+        self, *, scheduler: dict[str, Any] | None = None,
+        audit_policy: dict[str, Any] | None = None, api_flags: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._scheduler = scheduler or {}
+        self._audit_policy = audit_policy
         self._api_flags = list(api_flags)
         self._programs = ensure_programs()
         self.folder = Path(tempfile.mkdtemp(prefix="springtide-plane-"))
@@ -109,6 +114,12 @@ class ControlPlane:
     @property
     def certificate_authority(self) -> Path:
         return self._authority.certificate
+
+    @property
+    def audit_log(self) -> list[Path]:
+        """The files of the audit log, the oldest first."""
+        rotated = sorted(self.folder.glob("audit-*.log"))
+        return [*rotated, *self.folder.glob("audit.log")]
 
     @property
     def api(self) -> Component:
@@ -243,6 +254,7 @@ class ControlPlane:
                 f"--service-account-key-file={accounts.public}",
                 f"--service-account-signing-key-file={accounts.private}",
                 "--service-cluster-ip-range=10.0.0.0/24",
+                *self._audit_flags(),
                 *self._api_flags,
             ],
             "kube-controller-manager": [
@@ -261,6 +273,18 @@ class ControlPlane:
                 f"--node-lease-duration-seconds={_LEASE_SECONDS}",
             ],
         }
+
+    def _audit_flags(self) -> list[str]:
+        if self._audit_policy is None:
+            return []
+        path = self.folder / "audit-policy.yaml"
+        path.write_text(json.dumps(self._audit_policy))
+        return [
+            f"--audit-policy-file={path}",
+            f"--audit-log-path={self.folder / 'audit.log'}",
+            f"--audit-log-maxsize={_AUDIT_FILE_MB}",
+            f"--audit-log-maxbackup={_AUDIT_FILES}",
+        ]
 
     def _scheduler_file(self) -> Path:
         path = self.folder / "scheduler.yaml"

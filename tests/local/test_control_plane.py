@@ -22,9 +22,18 @@ from tests.processes import eventually
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+AUDITED = {
+    "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+    "rules": [
+        {"level": "Metadata", "verbs": ["create"], "resources": [{"resources": ["configmaps"]}]},
+        {"level": "None"},
+    ],
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    with local_control_plane() as plane:
+    with local_control_plane(audit_policy=AUDITED) as plane:
         apply(plane, *(node(f"n{i}") for i in range(3)))
         assert eventually(lambda: all(map(is_ready, items(plane, "nodes"))))
         yield plane
@@ -44,6 +53,15 @@ def test_plane_runs_the_pinned_kubernetes(plane: ControlPlane) -> None:
     pinned = (Path(__file__).parents[2] / "deploy/controlplane/go.mod").read_text()
     assert f"k8s.io/kubernetes {answer['serverVersion']['gitVersion']}\n" in pinned
     assert answer["serverVersion"]["major"] == "1"
+
+
+def test_the_api_server_logs_what_its_audit_policy_selects(plane: ControlPlane) -> None:
+    plane.kubectl("create", "configmap", "audited")
+    plane.kubectl("delete", "configmap", "audited")
+    (log,) = plane.audit_log
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    named = [line["verb"] for line in lines if line["objectRef"].get("name") == "audited"]
+    assert {*named} == {"create"}
 
 
 def test_pods_are_bound_run_and_recreated(plane: ControlPlane) -> None:

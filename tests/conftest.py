@@ -78,7 +78,7 @@ def group_of(item: pytest.Item) -> str:
     if item.get_closest_marker("plane"):
         # Both groups take about as long. Tests of providers share a Prometheus with history.
         files = sorted(Path(__file__).parent.glob("cluster/test_*.py"))
-        number = files.index(item.path) if item.path in files else 0
+        number = files.index(item.path) if item.path in files else "storm" in item.path.name
         return f"plane {number % _PLANE_GROUPS}"
     # Every demo removes what killed demos left on this machine, so no two files may do it at once.
     if item.path.name in ("test_demo.py", "test_demo_workload.py"):

@@ -71,8 +71,11 @@ class RoleProcess:
 
     def tail(self) -> str:
         """The end of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-TAIL_LINES:])
+        return "\n".join(self.text().splitlines()[-TAIL_LINES:])
+
+    def text(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 def limit_files(pid: int, size_bytes: int | None) -> None:

@@ -7,11 +7,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from actuators.action_log import Actions
 from actuators.cluster import offer_writer
 from actuators.rate_limit import RateLimit
 from pipeline.agents import apply_windows
@@ -19,7 +21,10 @@ from pipeline.agents.apply_windows import Applied
 from pipeline.agents.join_agent import JoinCursor
 from pipeline.agents.partition_models import PartitionWindow
 from pipeline.kafka.partition_log import LogRecord
+from pipeline.kube.api_client import Api
+from pipeline.processors.eviction import migration_limits
 from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
+from pipeline.topics.actions import ActionRecord
 from tests.system.worker_entry import replay_left_out
 
 LEAK_BYTES, LEAK_SECONDS = 1 << 20, 0.5
@@ -73,8 +78,36 @@ def offers_doubled() -> None:
 
 def evictions_unlimited() -> None:
     """The evictor does not wait between evictions."""
-
     RateLimit.seconds_until = lambda *_: 0.0  # type: ignore[method-assign]
+
+
+def limit_removed(name: str) -> None:
+    """The evictor does not know this limit."""
+    migration_limits.LIMITS[name] = lambda *_: None
+
+
+def evictions_by_name() -> None:
+    """The evictor names pods by name alone: whatever pod has it is evicted."""
+    request = Api.request
+
+    async def request_without_uid(self: Api, *args: Any, body: Any = None, **more: Any) -> bytes:
+        if isinstance(body, dict) and body.get("kind") == "Eviction":
+            body["deleteOptions"].pop("preconditions")
+        return await request(self, *args, body=body, **more)
+
+    Api.request = request_without_uid  # type: ignore[method-assign]
+
+
+def intentions_unrecorded() -> None:
+    """The evictor does not record an eviction before the call."""
+    write = Actions.write
+
+    async def write_others(
+        self: Actions, action: ActionRecord, partition: int | None = None
+    ) -> float | None:
+        return None if action.outcome == "intended" else await write(self, action, partition)
+
+    Actions.write = write_others  # type: ignore[method-assign]
 
 
 def late_restart() -> None:
@@ -100,5 +133,7 @@ BUGS: Mapping[str, Callable[[], None]] = {
     "samples_dropped": samples_dropped, "windows_applied_twice": windows_applied_twice,
     "replay_left_out": replay_left_out,
     "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
-    "late_restart": late_restart, "leak": leak,
+    "late_restart": late_restart, "leak": leak, "evictions_by_name": evictions_by_name,
+    "intentions_unrecorded": intentions_unrecorded,
+    **{f"without {name}": partial(limit_removed, name) for name in migration_limits.LIMITS},
 }  # fmt: skip

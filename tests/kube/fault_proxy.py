@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
@@ -21,6 +22,7 @@ from pipeline.local.control_plane import ControlPlane
 
 Mode = Literal["as drawn", "slow", "lying"]
 SLOW_SECONDS = 2.0
+LATE_SECONDS = 5.0
 _HOP_BY_HOP = {
     "connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding",
 }  # fmt: skip
@@ -35,9 +37,13 @@ class FaultProxy:
     path; `attempts` are all requests to change something, with their times.
     """
 
-    def __init__(self, plane: ControlPlane, *, seed: int) -> None:
+    def __init__(
+        self, plane: ControlPlane, *, seed: int | str, kubeconfig: Path | None = None
+    ) -> None:
+        """`kubeconfig` is the client of the server, by default its administrator."""
         self._server = plane.server
-        user = json.loads(plane.kubeconfig().read_text())["users"][0]["user"]
+        path = kubeconfig if kubeconfig is not None else plane.kubeconfig()
+        user = json.loads(path.read_text())["users"][0]["user"]
         self._tls = ssl.create_default_context(cafile=plane.certificate_authority)
         self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
         self._rng = random.Random(seed)
@@ -125,8 +131,10 @@ class FaultProxy:
             if request.method != "GET" and answer.status < 300:
                 self.writes[f"{request.method} {request.path}"] += 1
                 self.on_write(request.method, request.path, await request.read())
-            if kind == "silent":
+            if kind in ("silent", "late"):
                 await answer.read()
+                if kind == "late":
+                    await asyncio.sleep(LATE_SECONDS)
                 if request.transport is not None:
                     request.transport.abort()
                 raise web.HTTPInternalServerError
@@ -151,6 +159,13 @@ class FaultProxy:
 async def fault_proxy(plane: ControlPlane, *, seed: int) -> AsyncIterator[FaultProxy]:
     """A proxy of the control plane's API server on a free port, as its administrator."""
     proxy = FaultProxy(plane, seed=seed)
+    async with served(proxy):
+        yield proxy
+
+
+@asynccontextmanager
+async def served(proxy: FaultProxy) -> AsyncIterator[None]:
+    """Serve the proxy on a free port."""
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", proxy.handle)
     runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
@@ -161,6 +176,6 @@ async def fault_proxy(plane: ControlPlane, *, seed: int) -> AsyncIterator[FaultP
         await site.start()
         proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:
-            yield proxy
+            yield
         finally:
             await runner.cleanup()

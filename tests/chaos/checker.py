@@ -5,7 +5,6 @@ undisturbed run would have published follows from the log of windows (`tests.sys
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 
 from benchmarks import soak
 from pipeline.settings import Settings
+from tests.chaos.eviction_monitor import Observed, violations
 from tests.chaos.schedule import Fault
 from tests.system import oracle
 from tests.system.harness import Logs
@@ -23,10 +23,6 @@ BACK_SECONDS: Final = 30.0
 
 OFFER_SECONDS: Final = 30.0
 """How old the record may be by which an actuator writes an offer."""
-
-MINUTE: Final = 60.0
-JITTER_SECONDS: Final = 2.0
-"""An eviction is noted when its answer passes: evenly spaced ones come as much closer together."""
 
 WARM_UP_SECONDS = 600.0
 STEADY_SECONDS = 900.0
@@ -60,8 +56,7 @@ class Offer(NamedTuple):
 @dataclass
 class Observation:
     """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
-    the times and MiB of each process, `evictions` the time of each that the API server accepted,
-    `evicted` the UID that it was conditioned on."""
+    the times and MiB of each process, `evictions` what the API server logged of them."""
 
     settings: Settings
     logs: Logs
@@ -70,9 +65,7 @@ class Observation:
     signs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     offers: Sequence[Offer] = ()
     allowed: Sequence[Offer] = ()
-    evictions: Sequence[float] = ()
-    evicted: Sequence[str] = ()
-    evictions_per_minute: int = 0
+    evictions: Observed | None = None
     memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
@@ -84,8 +77,7 @@ def problems(run: Observation) -> list[str]:
         *oracle.applied_twice(run.logs, expected),
         *oracle.differences(run.logs, expected),
         *offers_above(run.offers, run.allowed),
-        *evictions_above(run.evictions, run.evictions_per_minute),
-        *evicted_twice(run.evicted),
+        *(map(str, violations(run.evictions)) if run.evictions else ()),
         *late_roles(run.faults, run.signs),
         *growing_memory(run.memory),
     ]
@@ -106,23 +98,6 @@ def offers_above(offers: Sequence[Offer], allowed: Sequence[Offer]) -> Iterator[
             yield f"{offer.node}: offers {offer.amounts}, and no record allows any"
         elif newest and (np.array(offer.amounts) > np.max(newest, axis=0)).any():
             yield f"{offer.node}: offers {offer.amounts}, above {newest[-1]}"
-
-
-def evictions_above(evictions: Sequence[float], per_minute: int) -> Iterator[str]:
-    """Yield minutes with more evictions than the limit."""
-    times = sorted(evictions)
-    for first, last in zip(times, times[per_minute:], strict=False):
-        if last - first < MINUTE - JITTER_SECONDS:
-            yield f"more than {per_minute} evictions in the minute after {first:.1f}"
-
-
-def evicted_twice(evicted: Sequence[str]) -> Iterator[str]:
-    """Yield pods that were evicted twice, and evictions of whatever pod had the name."""
-    for uid, count in Counter(evicted).items():
-        if not uid:
-            yield f"{count} evictions without the UID of the pod"
-        elif count > 1:
-            yield f"pod {uid} was evicted {count} times"
 
 
 def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]]) -> Iterator[str]:

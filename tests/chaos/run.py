@@ -20,21 +20,26 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.kube.lease import LeaseTerms
 from pipeline.local.control_plane import ControlPlane, local_control_plane
-from pipeline.local.kafka_cluster import LocalCluster, local_cluster
+from pipeline.local.kafka_cluster import BROKERS, LocalCluster, local_cluster
 from pipeline.processors.overcommit.offer_decision import OfferInputs, offers_now
 from pipeline.processors.overcommit.status_patch import ABSENT, EXTENDED_RESOURCES
+from pipeline.settings import KafkaSettings
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.registry import EVICTION_PLANS
 from tests.broker import messages
+from tests.chaos.audit_log import AUDIT_POLICY
 from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, growth, problems
+from tests.chaos.eviction_monitor import accepted
+from tests.chaos.eviction_storm import run_storm
 from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
 from tests.chaos.role_process import limit_files
 from tests.chaos.schedule import PROCESSES, Fault, faults
-from tests.chaos.world import EVICTIONS_PER_MINUTE, NO_BUGS, Bugs, World, running_world
+from tests.chaos.world import NO_BUGS, Bugs, World, running_world
 from tests.plane import NAMESPACES
 from tests.processes import until
 from tests.system.harness import Feed, Logs, gather
@@ -42,6 +47,9 @@ from tests.system.harness import Feed, Logs, gather
 Report = Callable[[str], None]
 
 FULL_DISK_BYTES = 1024
+STORM_EVICTIONS = 60
+STORM_SECONDS = 30.0
+"""The longest time until an eviction: six in a minute are allowed."""
 
 
 async def chaos(
@@ -72,16 +80,16 @@ async def chaos(
         logs = await gather(
             world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
         )
+    evictions = await world.evictions()
     run = Observation(
         settings=world.stage.settings, logs=logs, samples=made.samples, faults=done,
         signs={role: world.signs[role] for role in world.expected_signs()},
         offers=world.offers, allowed=list(allowed_offers(logs)),
-        evictions=world.evictions, evicted=world.evicted,
-        evictions_per_minute=EVICTIONS_PER_MINUTE, memory=world.memory,
+        evictions=evictions, memory=world.memory,
     )  # fmt: skip
     report(
         f"{len(done)} faults, {len(made.samples)} samples, {len(run.offers)} offers, "
-        f"{len(run.evictions)} evictions, {await relief_plans(world)} relief plans"
+        f"{len(accepted(evictions.events))} evictions, {await relief_plans(world)} relief plans"
     )
     for process, slope in growth(run.memory).items():
         report(f"{process}: {run.memory[process][-1][1]:.0f} MiB, {slope:+.1f} an hour")
@@ -135,6 +143,8 @@ async def inject(world: World, made: Feed, fault: Fault, rng: random.Random) -> 
         await disturb_broker(world, fault)
     elif fault.kind.startswith("api "):
         await disturb_api(world, fault)
+    elif fault.kind == "storm":
+        await storm(world, made, fault, rng)
     elif fault.kind == "hostile records":
         await be_hostile(world, made, fault, rng)
     elif fault.kind == "clock step":
@@ -202,6 +212,18 @@ async def disturb_api(world: World, fault: Fault) -> None:
     world.proxy.mode = "as drawn"
 
 
+async def storm(world: World, made: Feed, fault: Fault, rng: random.Random) -> None:
+    """Plan all evictions at once while requests fail, and kill evictors that have evicted a pod."""
+    world.proxy.is_fair, world.kills_evictors = False, True
+    await world.plan_everything(made.producer, rng)
+    await asyncio.sleep(fault.seconds)
+    with contextlib.suppress(AssertionError):  # all pods may have been evicted
+        await until(lambda: not world.kills_evictors, STORM_SECONDS)
+    world.proxy.is_fair, world.kills_evictors = True, False
+    # Evictors that started again wait for the end of the lease of those that were killed.
+    await asyncio.sleep(LeaseTerms().duration_seconds)
+
+
 async def be_hostile(world: World, made: Feed, fault: Fault, rng: random.Random) -> None:
     """Send hostile records to every topic, or create hostile objects for a while."""
     if fault.target == "topics":
@@ -248,7 +270,7 @@ def main() -> None:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     with (
         tempfile.TemporaryDirectory(prefix="chaos-") as folder,
-        local_control_plane() as plane,
+        local_control_plane(audit_policy=AUDIT_POLICY) as plane,
         local_cluster() as cluster,
     ):
         for name in NAMESPACES:
@@ -261,6 +283,13 @@ def main() -> None:
                 nodes=given.nodes, instances=given.instances, report=write_line,
             )
         )  # fmt: skip
+        kafka = KafkaSettings(
+            bootstrap_servers=cluster.bootstrap_servers, topic_prefix="storm", partitions=2,
+            replication_factor=BROKERS,
+        )  # fmt: skip
+        result = asyncio.run(run_storm(plane, kafka, logs, given.seed, STORM_EVICTIONS))
+        write_line(f"storm: {len(result.evictions)} evictions, {sorted(result.failures)}")
+        found += result.problems
     for problem in found:
         write_line(problem)
     if found:

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 Kind = Literal[
     "kill", "pause", "broker killed", "broker stopped", "broker paused", "api killed", "api slow",
-    "api lying", "hostile records", "full disk", "clock step",
+    "api lying", "hostile records", "full disk", "clock step", "storm",
 ]  # fmt: skip
 Role = Literal[
     "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender"
@@ -32,8 +32,10 @@ TARGETS: Final[Mapping[Kind, Sequence[str]]] = {
     "hostile records": ("topics", "objects"),
     "full disk": (*3 * _BROKERS, *PROCESSES),
     "clock step": ROLES,
+    "storm": ("evictions",),
 }
-"""What a fault of each kind can meet."""
+"""What a fault of each kind can meet. A storm is of plans to evict all pods, of failures of the API
+server, and ends when evictors were killed between an eviction and its record."""
 
 _SECONDS: Final = (3.0, 15.0)
 CLOCK_STEPS: Final = (-3600.0, -90.0, 90.0, 3600.0)

@@ -14,6 +14,7 @@ from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import encode_window
 from tests.chaos.checker import Injected, Observation, Offer, problems
 from tests.chaos.schedule import TARGETS, Fault, faults
+from tests.chaos.test_eviction_monitor import Log
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Record
 from tests.system.oracle import Expected, undisturbed
@@ -43,9 +44,15 @@ def sound_run() -> Observation:
         faults=[Injected(FAULT, START, START + 5)], signs={"worker": [START, START + 20]},
         offers=[Offer(START + 10, "node-1", (1000, 5))],
         allowed=[Offer(START, "node-1", (2000, 5)), Offer(START + 9, "node-1", (500, 5))],
-        evictions=[START, START + 1, START + 61], evicted=["a", "b", "c"], evictions_per_minute=2,
+        evictions=sound_evictions().observed(),
         memory={"worker": [(START + 60 * minute, 100.0 + minute % 2) for minute in range(60)]},
     )  # fmt: skip
+
+
+def sound_evictions() -> Log:
+    log = Log()
+    log.evicted(1.0, "0", "1")
+    return log
 
 
 def results(expected: Expected, kind: str) -> list[Record]:
@@ -101,19 +108,11 @@ def with_an_offer_of_no_record(run: Observation) -> None:
     run.offers = [Offer(START + 10, "node-2", (1000, 5))]
 
 
-def with_many_evictions(run: Observation) -> None:
-    """An evictor forgets at its failover what its predecessor evicted."""
-    run.evictions = [START, START + 1, START + 30]
-
-
-def with_a_pod_evicted_twice(run: Observation) -> None:
-    """Two plans name the pod, and an evictor forgets the first one."""
-    run.evicted = ["a", "b", "a"]
-
-
-def with_a_successor_evicted(run: Observation) -> None:
-    """An eviction names a pod by its name alone."""
-    run.evicted = ["a", "b", ""]
+def with_an_eviction_by_name(run: Observation) -> None:
+    """An evictor names a pod by its name alone."""
+    log = sound_evictions()
+    log.evicted(2.0, "2", uid="")
+    run.evictions = log.observed()
 
 
 def with_a_late_role(run: Observation) -> None:
@@ -137,9 +136,7 @@ BUGS = {
     "never was so": with_another_result,
     "offers (1000, 5), above": with_a_high_offer,
     "no record allows any": with_an_offer_of_no_record,
-    "more than 2 evictions in the minute": with_many_evictions,
-    "pod a was evicted 2 times": with_a_pod_evicted_twice,
-    "1 evictions without the UID": with_a_successor_evicted,
+    "UID: b/2 is named alone": with_an_eviction_by_name,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
     "grows by 20.0 MiB an hour": with_a_leak,
     "provider: grows by": with_a_leak_at_faults,

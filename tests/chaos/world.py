@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import signal
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ from typing import Final
 
 import aiohttp
 import msgspec
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from pipeline.errors import RecordError
@@ -30,11 +31,13 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, Waiti
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.registry import EVICTION_PLANS, HEARTBEATS, NODE_STATE
 from tests.chaos.checker import Offer
+from tests.chaos.eviction_evidence import observe
+from tests.chaos.eviction_monitor import Observed, read_limits
 from tests.chaos.load import ChaosLoad
 from tests.chaos.provided_usage import PROVIDED
 from tests.chaos.role_process import RoleProcess
 from tests.chaos.schedule import ROLES
-from tests.cluster.objects import apply, named, node, pod, write_policy
+from tests.cluster.objects import apply, deployment, named, node, pod, write_policy
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
 from tests.system.harness import (
     CHECKPOINT_SECONDS,
@@ -54,6 +57,8 @@ EXPORTERS = ("exporter-0", "exporter-1")
 EVICTIONS_PER_MINUTE = 6
 PLAN_SECONDS = 3.0
 VICTIMS = 40
+MOVING = "moving"
+"""Deployments whose pods come back to their node when they are evicted."""
 WAITING = 10
 MEMORY_FILE = "memory.csv"
 """Process, Unix time, resident memory and the part of it that is not of files, in MiB."""
@@ -82,25 +87,24 @@ HOT_NODES: Final = {
         }
     ],
 }
-"""The configuration by which the planner relieves nodes. No pod comes back: they are bare."""
+"""The configuration by which the planner relieves nodes."""
 EXPORTER_WINDOW_SECONDS = PROVIDER_WINDOW_SECONDS = 5
 
 
 class World:
-    """A running system. `signs`, `offers`, `evictions`, `evicted` (UIDs) and `memory` are noted
-    while it runs."""
+    """A running system since `began` (Unix time). `signs`, `offers` and `memory` are noted while it
+    runs. `kills_evictors` kills all evictors at the next eviction, before it is recorded."""
 
     def __init__(
         self, plane: ControlPlane, cluster: LocalCluster, proxy: FaultProxy, stage: Stage,
-        load: ChaosLoad, folder: Path, instances: int, bugs: Bugs,
+        load: ChaosLoad, folder: Path, instances: int, bugs: Bugs, began: float,
     ) -> None:  # fmt: skip
         self.plane, self.cluster, self.proxy, self.stage = plane, cluster, proxy, stage
         self.load = load
         self.folder = folder
         self.signs: dict[str, list[float]] = defaultdict(list)
         self.offers: list[Offer] = []
-        self.evictions: list[float] = []
-        self.evicted: list[str] = []
+        self.began, self.kills_evictors = began, False
         self.memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
         names = [f"{role}-{number}" for role in ROLES for number in range(instances)]
         self.ports = {name: free_port() for name in names}
@@ -165,9 +169,11 @@ class World:
         now = time.time()
         if path.endswith("/eviction"):
             options = msgspec.json.decode(body).get("deleteOptions", {})
-            if not options.get("dryRun"):
-                self.evictions.append(now)
-                self.evicted.append(options.get("preconditions", {}).get("uid", ""))
+            if not options.get("dryRun") and self.kills_evictors:
+                self.kills_evictors = False
+                for name in self.roles:
+                    if name.startswith("evictor-"):
+                        self.roles[name].kill()
         elif path.startswith("/api/v1/nodes/") and path.endswith("/status"):
             status = msgspec.json.decode(body).get("status") or {}
             amounts = read_amounts(status.get("allocatable") or {})
@@ -297,6 +303,29 @@ class World:
             topic = self.stage.topic(EVICTION_PLANS.name)
             await made.producer.send_and_wait(topic, encode_json(plan), key=on.encode())
 
+    async def plan_everything(self, producer: AIOKafkaProducer, rng: random.Random) -> None:
+        """Plan to evict all pods of each node, three times, in any order."""
+        now, of_node = time.time(), defaultdict[str, list[str]](list)
+        for item in (await self.proxy.ask("/api/v1/namespaces/default/pods"))["items"]:
+            if item["metadata"]["name"].startswith(("victim-", MOVING)):
+                of_node[item["spec"].get("nodeName", "")].append(item["metadata"]["uid"])
+        plans = [
+            EvictionPlanRecord(
+                node=name, id=f"storm/{name}/{now}", at=format_time(now), planner="storm", why="",
+                valid_until=format_time(now + 60), strategy="storm",
+                pods=tuple(LeavingPod(uid=uid, pod_class="mid") for uid in uids),
+            )
+            for name, uids in of_node.items()
+        ] * 3  # fmt: skip
+        topic = self.stage.topic(EVICTION_PLANS.name)
+        for plan in rng.sample(plans, len(plans)):
+            await producer.send(topic, encode_json(plan), key=plan.node.encode())
+
+    async def evictions(self) -> Observed:
+        """What the API server logged of evictions."""
+        limits = read_limits(HOT_NODES, EVICTIONS_PER_MINUTE)
+        return await observe(self.plane, self.stage.settings.kafka, limits, self.began)
+
     def close(self) -> None:
         """Kill all roles."""
         for role in self.roles.values():
@@ -319,8 +348,9 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
     write_policy(plane, descheduler_config(config_name), **{"koord-descheduler-config": HOT_NODES})
     mid, prod = ({"koordinator.sh/priority-class": f"koord-{name}"} for name in ("mid", "prod"))
     names = [f"chaos-{number}" for number in range(nodes)]
+    moving = [deployment(f"{MOVING}-{number}", 8, on=names[number]) for number in range(4)]
     apply(
-        plane,
+        plane, *moving,
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9500,
          "metadata": {"name": "evicting"}},
         *(node(name, cpu="32", memory="128Gi") for name in (*names, *EXPORTERS, *PROVIDED)),
@@ -344,11 +374,12 @@ async def running_world(
     """All roles, and a feed of their load, which does not run yet; they are killed at the end."""
     record_batches.install()  # the consumers of this process read hostile records, too
     stage = await create_stage(cluster.bootstrap_servers, replicas=BROKERS)
+    began = time.time()
     load = await asyncio.to_thread(create_objects, plane, nodes, stage.prefix)
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(fault_proxy(plane, seed=seed))
         proxy.is_fair = True
-        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs)
+        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs, began)
         stack.callback(world.close)
         for role in world.roles.values():
             role.start()

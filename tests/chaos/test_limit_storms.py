@@ -42,10 +42,22 @@ async def run_all(
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def test_without_any_single_limit_the_monitor_names_that_limit(
+async def test_an_evictor_evicts_as_many_pods_as_each_limit_allows(
     plane: ControlPlane, broker: LocalKafka, permanent: Existing, tmp_path: Path
 ) -> None:
     assert STORMS.keys() == {*migration_limits.LIMITS, *RATES}
+    storms: Storms = {name: (storm, ()) for name, storm in STORMS.items()}
+    results = await run_all(plane, broker, tmp_path, storms)
+    await until(lambda: delete_others(plane, permanent), 120)
+    assert {name: found for name, (_, found) in results.items() if found} == {}
+    # With a slow rate as many as there is time for.
+    evicted = {name: count for name, (count, _) in results.items() if name not in RATES}
+    assert evicted == {name: STORMS[name].allowed for name in evicted}
+
+
+async def test_without_any_single_limit_the_monitor_names_that_limit(
+    plane: ControlPlane, broker: LocalKafka, permanent: Existing, tmp_path: Path
+) -> None:
     storms: Storms = {name: (storm, (f"without {name}",)) for name, storm in STORMS.items()}
     storms |= {name: (STORMS[name], ("evictions_unlimited",)) for name in RATES}
     storms["UID"] = (LimitStorm(PODS), ("evictions_by_name",))

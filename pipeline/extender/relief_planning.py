@@ -45,13 +45,14 @@ from pipeline.processors.eviction.refusals import verdict
 from pipeline.table import Table
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.strategy_inputs import MEASURED, cluster_nodes, cluster_pods
+from pipeline.topics.node_state import AGGREGATED
 from pipeline.topics.pod_columns import ENDED
 from pipeline.topics.pods import PodRecord
 
 _USUAL_ARGS: Final = LowNodeLoadArgs()
 _USUAL_POLICY: Final = MigrationPolicy()
-_SPAN_SECONDS: Final = 300.0
-"""The span of usage of pods on nodes without a pool."""
+_USUAL_SPAN: Final = AGGREGATED["5m"]
+"""Seconds of the span of usage of pods on nodes without a pool."""
 _PAUSED: Final = "of its last plans too few helped"
 
 
@@ -160,7 +161,7 @@ class ReliefPlanning:
         self.others = tuple(dict.fromkeys(name for name in in_turn if name is not None))
         self.sources = self.hot.union(self.others)
         spans = (pool.span_seconds for pool, _ in self._pools)
-        self.span_seconds = float(max(spans, default=_SPAN_SECONDS))
+        self.span_seconds = float(max(spans, default=_USUAL_SPAN))
 
     def plan(self, records: Sequence[PodRecord], history: PodHistory) -> ReliefPlan:
         """The plan for these pods, whose usage is in `history`."""

@@ -21,6 +21,8 @@ POINTS: Final = 120
 """Windows of a node's history: an hour at 30 s, ten minutes at 5 s."""
 REFILLED_SECONDS: Final = NODE_STATE.compaction_lag_ms / 1000
 """How much history a restart reads again: older windows are compacted to the newest."""
+NODE_PODS_SECONDS: Final = 900.0
+"""How long whole records of a node's pods are kept after they were last asked for."""
 
 MAX_NODE_RESOURCES: Final = 256
 """Resources of one node beside cpu and memory; further ones count as 0. Nodes have a few dozen."""

@@ -7,8 +7,8 @@ no other partitions are read, and records of other nodes are dropped by their ke
 Reading a partition from its first record is expensive, and nodes stay hot for a while. So a reader
 keeps the records of the nodes that it was asked for, and reads on where it stopped; only partitions
 with a node that is new are read from their start. After an error, and if a topic was recreated or
-has other partitions, everything is read anew. Nodes that nobody asked for in `KEPT_SECONDS` are
-forgotten, long before the broker drops the tombstones of their pods.
+has other partitions, everything is read anew. Nodes that nobody asked for in `NODE_PODS_SECONDS`
+are forgotten, long before the broker drops the tombstones of their pods.
 """
 
 from collections import Counter
@@ -36,7 +36,6 @@ from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.pods import PodRecord, split_pod_key
 from pipeline.topics.registry import PODS, WINDOWS
 
-KEPT_SECONDS: Final = 900.0
 MOST_NODES: Final = 500
 """Nodes that are kept; more only if a caller asks for more at once."""
 _MOST_WINDOWS: Final = 360
@@ -214,8 +213,8 @@ class NodePodReader:
 
 
 def _is_recent(at: float, now: float) -> bool:
-    """Whether something happened in the last `KEPT_SECONDS`: not before a clock was set back."""
-    return 0 <= now - at <= KEPT_SECONDS
+    """Whether something happened a short time ago: not before a clock was set back."""
+    return 0 <= now - at <= limits.NODE_PODS_SECONDS
 
 
 def _partitions_of(nodes: Collection[str], counts: Mapping[str, int]) -> set[TopicPartition]:

@@ -38,6 +38,7 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ALERTS
 
 REFRESH_SECONDS: Final = 1.0
+LONGEST_SINCE_SECONDS: Final = 7 * 86_400.0
 MOST_CHANGES: Final = 100_000
 """Changes that are shown, the newest ones: a topic of a week may have more than memory."""
 
@@ -130,6 +131,12 @@ def command(
             raise UsageError(
                 "--watch and --since exclude each other",
                 hint="--watch shows open alerts, --since the changes of the past",
+            )
+        if since > LONGEST_SINCE_SECONDS:
+            raise UsageError(
+                "--since is more than a week",
+                hint=f"{ALERTS.full_name(settings.kafka.topic_prefix)} has the last week: at most "
+                "168h",
             )
         changes = run_requests(settings.kafka, read_changes(settings, since))
         view.show(changes, change_lines(changes, headers=view.headers))

@@ -1,21 +1,28 @@
 """A DeschedulerConfiguration in force as text and as a document, for `springtide policy`."""
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from pipeline.processors.descheduling.configured_strategies import why_off
 from pipeline.processors.descheduling.descheduler_config import (
     LOW_NODE_LOAD,
     MIGRATION_CONTROLLER,
+    STRATEGIES,
     Descheduling,
     Profile,
 )
+from pipeline.processors.descheduling.eviction_policy import migration_policy
+from pipeline.processors.descheduling.field_types import PluginArgs
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
 from pipeline.processors.descheduling.strict_reading import NOTHING
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import NodeRecord
+
+_EVICTS: Final = "evicts"
 
 
 def descheduling_document(descheduling: Descheduling) -> dict[str, Any]:
@@ -60,39 +67,89 @@ def descheduling_lines(descheduling: Descheduling) -> Iterator[str]:
     }
     limits = [f"{cap} {scope}" for scope, cap in caps.items() if cap is not None]
     yield (
-        f"descheduler: every {keys.interval_seconds:g} s, "
-        f"{'dry run' if keys.dry_run else 'evicts'}, "
+        f"descheduler: every {keys.interval_seconds:g} s, {_effect(descheduling)}, "
         f"evictions of a plan: {', '.join(limits) or 'no limit'}"
     )
     if keys.node_selector is not None:
         yield f"  only nodes with {_selector_text(keys.node_selector)}"
     for profile in descheduling.profiles:
-        yield from _profile_lines(profile)
+        yield from _profile_lines(descheduling, profile)
     if descheduling.low_node_load is None:
         yield f"hot nodes: none are detected, {LOW_NODE_LOAD} is not configured or paused"
     if descheduling.unused:
         yield f"Springtide's settings hold instead of {', '.join(descheduling.unused)}"
 
 
-def _profile_lines(profile: Profile) -> Iterator[str]:
+def _effect(descheduling: Descheduling) -> str:
+    """What all strategies together do."""
+    states = [
+        _state(descheduling, profile, name)
+        for profile in descheduling.profiles
+        for name in _strategies(profile)
+    ]
+    for state in (_EVICTS, "dry run"):
+        if state in states:
+            return state
+    return "evicts nothing"
+
+
+def _strategies(profile: Profile) -> list[str]:
+    """The strategies that the profile configures or enables."""
+    named = {*profile.args, *profile.enabled.get("balance", ())}
+    if profile.low_node_load is not None:
+        named.add(LOW_NODE_LOAD)
+    return [name for name in STRATEGIES if name in named]
+
+
+def _state(descheduling: Descheduling, profile: Profile, name: str) -> str:
+    """What a strategy of the profile does, if the evictor acts; with the reason if it evicts
+    nothing."""
+    low, keys = profile.low_node_load, descheduling.keys
+    args: Any = profile.args.get(name)
+    if name == LOW_NODE_LOAD:
+        args = None if low is None else low.args
+    if args is None:
+        return f"evicts nothing: {name} has no arguments in pluginConfig"
+    if args.paused:
+        return "paused"
+    if name == LOW_NODE_LOAD and profile is not descheduling.detecting:
+        return f"evicts nothing: {name} of the first profile that configures it counts"
+    if off := why_off(profile, name):
+        return f"evicts nothing: {off}"
+    caps = (keys.most_evictions, keys.most_evictions_per_node, keys.most_evictions_per_namespace)
+    if 0 in caps:
+        return "evicts nothing: a cap of the evictions of a plan is 0"
+    # ScaleDownBinPack has no dry run of its own.
+    is_dry = getattr(args, "dry_run", False) or migration_policy(descheduling).is_dry
+    return "dry run" if is_dry else _EVICTS
+
+
+def _profile_lines(descheduling: Descheduling, profile: Profile) -> Iterator[str]:
     enabled = [f"{point} {', '.join(names)}" for point, names in profile.enabled.items() if names]
     yield f"profile {profile.name}: {'; '.join(enabled) or 'no plugin is enabled'}"
     if profile.node_selector is not None:
         yield f"  only nodes with {_selector_text(profile.node_selector)}"
-    if profile.low_node_load is not None:
-        yield from _low_node_load_lines(profile.low_node_load)
+    strategies = _strategies(profile)
+    for name in strategies:
+        state = _state(descheduling, profile, name)
+        yield f"  {name}: {'; '.join([state, *_own_values(profile.args.get(name))])}"
+        if name == LOW_NODE_LOAD and profile.low_node_load is not None:
+            yield from _pool_lines(profile.low_node_load)
     for name, args in profile.args.items():
-        if name != MIGRATION_CONTROLLER:
-            changed = _builtins(args)
-            default = _builtins(type(args)())
-            own = {key: value for key, value in changed.items() if default.get(key) != value}
-            yield f"  {name}: {own or 'defaults'}"
+        if name not in (MIGRATION_CONTROLLER, *strategies):
+            yield f"  {name}: {'; '.join(['does not run here', *_own_values(args)])}"
     yield from _migration_lines(profile)
 
 
-def _low_node_load_lines(low: LowNodeLoad) -> Iterator[str]:
-    state = "paused" if low.args.paused else "dry run" if low.args.dry_run else "evicts if enabled"
-    yield f"  {LOW_NODE_LOAD}: {state}"
+def _own_values(args: PluginArgs | None) -> Iterator[str]:
+    """The arguments that are not the default."""
+    default = {} if args is None else _builtins(type(args)())
+    for key, value in ({} if args is None else _builtins(args)).items():
+        if default.get(key) != value:
+            yield f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _pool_lines(low: LowNodeLoad) -> Iterator[str]:
     for pool in low.pools:
         nodes = "all other nodes"
         if pool.node_selector is not None:
@@ -132,14 +189,14 @@ def hot_node_text(record: NodeRecord) -> str:
 
 def policy_text(policy: HotNodePolicy) -> str:
     """Describe the thresholds of a HotNodePolicy."""
-    of = " from the mean" if policy.use_deviation_thresholds else ""
+    over, under = ("mean + ", "mean - ") if policy.use_deviation_thresholds else ("", "")
     parts = [
-        f"{name} {', '.join(f'{resource} {value:g}%' for resource, value in percent.items())}{of}"
-        for name, percent in (
-            ("hot above", policy.high_percent),
-            ("low to", policy.low_percent),
-            ("Prod hot above", policy.prod_high_percent),
-            ("Prod low to", policy.prod_low_percent),
+        f"{name} {', '.join(f'{resource} {mean}{value:g}%' for resource, value in percent.items())}"
+        for name, mean, percent in (
+            ("hot above", over, policy.high_percent),
+            ("low to", under, policy.low_percent),
+            ("Prod hot above", over, policy.prod_high_percent),
+            ("Prod low to", under, policy.prod_low_percent),
         )
         if percent
     ]

@@ -52,7 +52,7 @@ _WATCH_GROUP_SECONDS = 4.0
 @settings_options(
     *KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor", "exporter.cgroup_root",
     "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "worker.id",
-    "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
+    "worker.nodes_file", "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent", *KUBERNETES_CLIENT,
 )  # fmt: skip
 def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:

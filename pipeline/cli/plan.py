@@ -1,6 +1,7 @@
 """`springtide plan`: show which pods would leave hot nodes, where they would land, and why."""
 
 import asyncio
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -38,7 +39,8 @@ _NOTHING_MOVES: Final = 4
     cls=Command,
     exit_codes={
         0: "pods would move",
-        2: "invalid usage or settings, or the policy cannot be read",
+        1: "failure: the policy is invalid, or no broker answers",
+        2: "invalid usage or settings, or the file cannot be read",
         4: "no pod would move, and the output says why; or topics are missing",
     },
 )
@@ -84,9 +86,10 @@ def _read_policy(file: Path) -> Descheduling:
     profiles = () if descheduling is None else descheduling.profiles
     has_strategy = any(profile.enabled.get("balance") for profile in profiles)
     if descheduling is None or not (descheduling.low_node_load or has_strategy):
+        what = "DeschedulerConfiguration" if read is None else "strategy that is in force"
         raise InvalidPolicyError(
-            f"{file} has no strategy that is in force",
-            hint=f"check it with `springtide policy {file}`",
+            f"{file} has no {what}",
+            hint=f"check it with `springtide policy {shlex.quote(str(file))}`",
         )
     return descheduling
 
@@ -120,7 +123,9 @@ def plan_lines(plan: ReliefPlan) -> Iterator[str]:
 
 def _outcome_line(outcome: StrategyOutcome) -> str:
     title = f"{outcome.strategy}, pool {outcome.pool}" if outcome.pool else outcome.strategy
-    counts = f"{outcome.nodes} nodes, {outcome.hot} to relieve, {outcome.targets} may take pods"
+    counts = f"{outcome.nodes} nodes"
+    if outcome.hot is not None:
+        counts += f", {outcome.hot} to relieve, {outcome.targets} may take pods"
     if outcome.known < outcome.nodes:
         counts += f", usage of {outcome.nodes - outcome.known} unknown"
     what = f"nothing would move: {outcome.reason}"
@@ -142,7 +147,7 @@ def _node_lines(node: PlannedNode) -> Iterator[str]:
             yield f"      usage there {_percents_text(move.target_usage)}{_peak_text(move)}"
         yield from _rejected_lines(move.rejected, move.rejections)
     yield f"    then {_percents_text(node.projected_usage)}: " + (
-        "relieved" if node.relieved else "not relieved, as its alert could not close"
+        "relieved" if node.relieved else "not relieved, its alert would stay open"
     )
     for stay in node.stays:
         yield f"    {stay.namespace}/{stay.name} stays: {stay.reason}"

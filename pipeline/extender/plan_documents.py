@@ -118,8 +118,8 @@ class StrategyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     pool: Node pool; empty for strategies without pools.
     nodes: Nodes of the pool.
     known: Nodes of the pool whose usage is known.
-    hot: Nodes that pods should leave.
-    targets: Nodes that may take pods.
+    hot: Nodes that pods should leave; None if the strategy does not run.
+    targets: Nodes that may take pods; likewise.
     moves: Pods that would move.
     reason: Why nothing would move; empty if something would.
     """
@@ -128,8 +128,8 @@ class StrategyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     nodes: int
     known: int
-    hot: int
-    targets: int
+    hot: int | None
+    targets: int | None
     moves: int
     reason: str
 
@@ -150,7 +150,8 @@ class ReliefPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyRun(NamedTuple):
-    """A plan with the nodes and pods that the strategy was given, and its pool."""
+    """A plan with the nodes and pods that the strategy was given, and its pool. `is_off`: the
+    strategy does not run, and looked at no node."""
 
     plan: Plan
     nodes: ClusterNodes
@@ -158,6 +159,7 @@ class StrategyRun(NamedTuple):
     pool: str
     members: int
     known: int
+    is_off: bool
 
 
 def relief_plan(runs: Sequence[StrategyRun], now: float) -> ReliefPlan:
@@ -173,7 +175,9 @@ def _outcome(run: StrategyRun) -> StrategyOutcome:
     plan = run.plan
     return StrategyOutcome(
         strategy=plan.strategy, pool=run.pool, nodes=run.members, known=run.known,
-        hot=len(plan.sources), targets=plan.targets, moves=len(plan.moves), reason=plan.reason,
+        hot=None if run.is_off else len(plan.sources),
+        targets=None if run.is_off else plan.targets,
+        moves=len(plan.moves), reason=plan.reason,
     )  # fmt: skip
 
 

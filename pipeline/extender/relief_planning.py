@@ -226,7 +226,8 @@ def _documented(
 ) -> StrategyRun:
     members = configured.is_member
     known = int(np.isfinite(nodes.usage[members, :2]).all(axis=1).sum())
-    return StrategyRun(plan, nodes, pods, configured.pool, int(members.sum()), known)
+    is_off = bool(configured.off) or configured.strategy.is_paused
+    return StrategyRun(plan, nodes, pods, configured.pool, int(members.sum()), known, is_off)
 
 
 def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRecord], str | None]:

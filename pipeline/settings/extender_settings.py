@@ -92,7 +92,7 @@ class ExtenderSettings(Section, frozen=True, kw_only=True):
     ] = 95.0
     stale_after_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=86_400)],
-        Meta(description="A node whose last window is older passes with score 0."),
+        Meta(description="A node whose last window is older is stale: it passes with score 0."),
     ] = 180.0
     scheduler_config_file: Annotated[
         Text | None,

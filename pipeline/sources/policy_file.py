@@ -4,6 +4,7 @@ a DeschedulerConfiguration beside it.
 Also reports the problems of a policy from any source.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from pipeline.processors.descheduling.descheduler_config import (
     SIGS_KIND,
     Read,
     load_descheduling,
+    read_configuration,
     read_tree,
 )
 from pipeline.processors.policy.contradictions import FilterLimits
@@ -33,6 +35,7 @@ PROBLEMS = gauge(
 )
 
 _CONFIG_MAP: Final = ("ConfigMap", CONFIG_MAP)
+_SIGS: Final = re.compile(rf"""^\s*["']?kind["']?\s*:\s*["']?{SIGS_KIND}\b""", re.MULTILINE)
 
 
 def filter_limits(settings: Settings) -> FilterLimits:
@@ -109,6 +112,8 @@ def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
     if found[0].get("kind") != "ConfigMap":
         return read_tree(found[0])
     data = found[0].get("data") or {}
+    if (foreign := _sigs_policy(data)) is not None:
+        return read_configuration(foreign)
     return load_descheduling(data if isinstance(data, dict) else {CONFIG_MAP_KEY: data})
 
 
@@ -117,7 +122,16 @@ def _is_descheduling(tree: Any) -> bool:
     if kind != "ConfigMap":
         return kind in (KIND, SIGS_KIND)
     data = tree.get("data")
-    return name == CONFIG_MAP_KEY or (isinstance(data, dict) and CONFIG_MAP_KEY in data)
+    is_own = name == CONFIG_MAP_KEY or (isinstance(data, dict) and CONFIG_MAP_KEY in data)
+    return is_own or _sigs_policy(data) is not None
+
+
+def _sigs_policy(data: Any) -> str | None:
+    """The DeschedulerPolicy in the data of a ConfigMap without a key of ours; None if there is
+    none."""
+    if not isinstance(data, dict) or CONFIG_MAP_KEY in data:
+        return None
+    return next((v for v in data.values() if isinstance(v, str) and _SIGS.search(v)), None)
 
 
 def config_map_data(config_map: Mapping[str, Any], where: str) -> Mapping[str, str]:

@@ -187,3 +187,8 @@ def test_names_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> 
     lines = changes(monkeypatch, [encode_json(hostile)]).stdout.splitlines()
     assert len(lines) == 2
     assert "\\x1b[2J\\nb" in lines[1]
+
+
+def test_more_than_a_week_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["alerts", "--since", "169h"])
+    assert (result.exit_code, "--since is more than a week" in result.stderr) == (2, True)

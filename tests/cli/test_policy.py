@@ -274,9 +274,10 @@ def test_descheduler_configuration_is_shown_per_pool_and_node(tmp_path: Path, wr
     gold = f"hot above cpu 90%; low to cpu 45%; {after}"
     others = f"hot above cpu 75%; low to cpu 45%; {after}"
     assert result.stdout.splitlines() == [
-        "descheduler: every 10 s, evicts, evictions of a plan: 3 per node",
+        "descheduler: every 10 s, evicts nothing, evictions of a plan: 3 per node",
         "profile a: evict MigrationController; filter MigrationController",
-        "  LowNodeLoad: evicts if enabled",
+        "  LowNodeLoad: evicts nothing: LowNodeLoad is not enabled in plugins.balance of its "
+        "profile",
         f"    pool gold, nodes with pool=gold: {gold}",
         f"    pool __default_node_pool__, all other nodes: {others}",
         "  MigrationController: Eviction, at once 2 per node, 10 per second; not from priority "
@@ -354,3 +355,103 @@ def test_a_policy_of_another_descheduler_is_named_as_such(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "kind is DeschedulerPolicy, of kubernetes-sigs/descheduler" in result.output
     assert "slo-controller-config" not in result.output
+
+
+def effects(folder: Path, tree: Any) -> list[str]:
+    """What the configuration as a whole and each strategy does."""
+    lines = run(folder, tree).stdout.splitlines()
+    whole = next(line for line in lines if line.startswith("descheduler: "))
+    known = ("LowNodeLoad", "CustomPriority", "ScaleDownBinPack", "LowNodeUtilization")
+    return [
+        whole.split(", ")[1],
+        *(line.strip() for line in lines if line.strip().startswith(known)),
+    ]
+
+
+BALANCE = {"balance": {"enabled": [{"name": "LowNodeLoad"}]}}
+OFF = {"disabled": [{"name": "*"}]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "plugins", "args", "whole", "strategy"),
+    [
+        ({}, BALANCE, {}, "evicts", "evicts"),
+        ({"dryRun": True}, BALANCE, {}, "dry run", "dry run"),
+        ({}, BALANCE, {"dryRun": True}, "dry run", "dry run"),
+        ({}, BALANCE, {"paused": True}, "evicts nothing", "paused"),
+        (
+            {"dryRun": True, "maxNoOfPodsToEvictTotal": 0},
+            BALANCE,
+            {},
+            "evicts nothing",
+            "evicts nothing: a cap of the evictions of a plan is 0",
+        ),
+        (
+            {},
+            {**BALANCE, "evict": OFF},
+            {},
+            "evicts nothing",
+            "evicts nothing: MigrationController is disabled in plugins.evict of the profile",
+        ),
+    ],
+)
+def test_effect_of_a_descheduler_configuration_is_what_would_be_evicted(
+    tmp_path: Path, keys: Any, plugins: Any, args: Any, whole: str, strategy: str
+) -> None:
+    tree = descheduler(**args) | keys
+    tree["profiles"][0]["plugins"] = plugins
+    assert effects(tmp_path, tree) == [whole, f"LowNodeLoad: {strategy}"]
+
+
+def test_dry_run_of_the_migration_controller_is_shown_as_the_effect(tmp_path: Path) -> None:
+    tree = descheduler()
+    tree["profiles"][0]["plugins"] = BALANCE
+    tree["profiles"][0]["pluginConfig"].append(
+        {"name": "MigrationController", "args": {"dryRun": True}}
+    )
+    assert effects(tmp_path, tree) == ["dry run", "LowNodeLoad: dry run"]
+
+
+def test_other_strategies_are_shown_with_their_effect_and_values(tmp_path: Path) -> None:
+    tree = descheduler()
+    tiers = [{"name": name, "nodeSelector": GOLD} for name in ("dear", "cheap")]
+    utilization = {"thresholds": {"cpu": 20}, "targetThresholds": {"cpu": 50}}
+    enabled = [{"name": name} for name in ("LowNodeLoad", "CustomPriority", "ScaleDownBinPack")]
+    configured = {
+        "CustomPriority": {"evictionOrder": tiers, "mode": "DrainNode"},
+        "ScaleDownBinPack": {"strategy": "EvictDirectly", "maxPodsToEvict": 3},
+        "LowNodeUtilization": utilization,
+    }
+    configs = [{"name": name, "args": args} for name, args in configured.items()]
+    tree["profiles"] = [
+        {"name": "a", "plugins": {"balance": {"enabled": enabled}}, "pluginConfig": configs}
+    ]
+    whole, low, custom, scale, utilized = effects(tmp_path, tree)
+    assert scale.startswith("ScaleDownBinPack: evicts; ")
+    assert whole == "evicts"
+    assert low == "LowNodeLoad: evicts nothing: LowNodeLoad has no arguments in pluginConfig"
+    assert custom.startswith("CustomPriority: evicts; ")
+    assert "; mode DrainNode" in custom
+    assert utilized.startswith("LowNodeUtilization: does not run here; ")
+
+
+def test_distances_from_the_mean_are_shown_as_sums(tmp_path: Path) -> None:
+    tree = descheduler(useDeviationThresholds=True, nodePools=[])
+    assert "hot above cpu mean + 75%; low to cpu mean - 45%; " in run(tmp_path, tree).stdout
+
+
+def test_a_config_map_of_another_descheduler_is_named_as_such(tmp_path: Path) -> None:
+    policy = "apiVersion: descheduler/v1alpha2\nkind: 'DeschedulerPolicy'\nprofiles: []\n"
+    tree = {"kind": "ConfigMap", "metadata": {"name": "d"}, "data": {"policy.yaml": policy}}
+    result = run(tmp_path, tree)
+    assert result.exit_code == 1
+    assert "kind is DeschedulerPolicy, of kubernetes-sigs/descheduler" in result.stderr
+    quiet = {**tree, "data": {"readme": "its kind: DeschedulerPolicy is not this"}}
+    assert "has no ConfigMap slo-controller-config" in run(tmp_path, quiet).stderr
+
+
+def test_the_right_key_of_the_config_map_is_named(tmp_path: Path) -> None:
+    tree = descheduler_map(descheduler())
+    tree["data"]["config.yaml"] = tree["data"].pop("koord-descheduler-config")
+    problem = "ConfigMap, 'config.yaml': unknown key (is koord-descheduler-config meant?)"
+    assert problem in run(tmp_path, tree).stderr

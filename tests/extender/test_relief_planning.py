@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.cli.plan import plan_lines
 from pipeline.extender.hopeless_nodes import hopeless_nodes
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
@@ -298,7 +299,13 @@ def test_no_strategy_puts_pods_on_a_node_with_limits_and_unknown_usage() -> None
 def test_a_strategy_that_may_evict_nothing_says_why(fields: dict[str, Any], text: str) -> None:
     world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
     read = configuration(profile({"LowNodeLoad": LOW}, **fields))
-    assert reason(world.plan_by(read)) == text
+    plan = world.plan_by(read)
+    assert reason(plan) == text
+    # It looked at no node: none is known to be hot, or to take pods.
+    assert (plan.strategies[0].hot, plan.strategies[0].targets) == (None, None)
+    assert [*plan_lines(plan)] == [
+        f"LowNodeLoad, pool __default_node_pool__: nothing would move: {text} (2 nodes)"
+    ]
     assert ReliefPlanning(world.table, world.decisions, read, NOW).sources == frozenset()
 
 

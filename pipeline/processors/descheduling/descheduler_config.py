@@ -238,8 +238,12 @@ NO_DESCHEDULING: Final = Descheduling(ConfigurationKeys(), ())
 
 def load_descheduling(data: Mapping[str, Any]) -> Read:
     """Read the configuration in the data of its ConfigMap; without the key it is empty."""
+    # Nothing else of the ConfigMap is read, so no other key can be meant.
+    unknown = f"unknown key (is {CONFIG_MAP_KEY} meant?)"
     problems = tuple(
-        PolicyProblem(f"ConfigMap, {shown(key)}", unknown_key(key, {CONFIG_MAP_KEY: None}))
+        PolicyProblem(
+            f"ConfigMap, {shown(key)}", "unknown key" if CONFIG_MAP_KEY in data else unknown
+        )
         for key in list(data)[:_MOST_PROBLEMS]
         if key != CONFIG_MAP_KEY
     )

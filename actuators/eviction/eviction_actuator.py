@@ -19,6 +19,7 @@ from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.former_actions import BAD, read_former_actions
 from actuators.eviction.log_marks import emptied_partitions, keep_marks, mark
 from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
+from actuators.eviction.outcome_log import OutcomeLog
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import ReceivedPlan, receive
@@ -66,7 +67,8 @@ class Evictor:
         self._actions = Actions(settings.kafka, LOST)
         stop = f"/api/v1/namespaces/{kubernetes.namespace}/configmaps/{evictor.stop_config_map}"
         rate = RateLimit(evictor.evictions_per_minute / 60.0, clock)
-        actions = ObservedActions(self._actions, lambda action: self._jobs.note(action))
+        actions = ObservedActions(self._actions, self._note)
+        self._outcomes = OutcomeLog(clock)
         self._gate = EvictionGate(api, stop, rate, clock, actions, lambda: lease.is_held)
         self._worker = PlanWorker(self._gate, evictor.mode)
         self._jobs = MigrationJobs(self._gate, self._worker.relief, evictor.mode)
@@ -77,6 +79,10 @@ class Evictor:
     def trouble(self) -> str:
         """Why no plan can be executed yet; empty if plans are followed."""
         return self._trouble
+
+    def _note(self, action: ActionRecord) -> None:
+        self._outcomes.note(action)
+        self._jobs.note(action)
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""

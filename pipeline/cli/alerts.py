@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import Final, NamedTuple
@@ -14,14 +13,12 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.past_records import records_since
 from pipeline.cli.quantity_text import UNKNOWN, format_age, format_percent
-from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.safe_output import print_lines
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError, RecordError, UsageError
-from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import open_follower, topic_partitions
-from pipeline.kafka.topic_admin import require_topics
+from pipeline.errors import NotReadyError, UsageError
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
@@ -34,13 +31,10 @@ from pipeline.topics.alerts import (
     OpenAlert,
     alert_id,
 )
-from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ALERTS
 
 REFRESH_SECONDS: Final = 1.0
 LONGEST_SINCE_SECONDS: Final = 7 * 86_400.0
-MOST_CHANGES: Final = 100_000
-"""Changes that are shown, the newest ones: a topic of a week may have more than memory."""
 
 _OPEN_HEADERS: Final = ("NODE", "RULE", "SEVERITY", "OPEN", "USAGE", "THRESHOLD", "AGE")
 _CHANGE_HEADERS: Final = (
@@ -225,29 +219,14 @@ def open_lines(items: Iterable[OpenAlertItem], now: float, *, headers: bool) -> 
 
 async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRecord]:
     """The changes that were published in the last `since_seconds`, each once, oldest first."""
-    kafka = settings.kafka
-    await require_topics(kafka, (ALERTS,))
-    since_ms = round(1000 * (SystemClock().now() - since_seconds))
-    changes: deque[AlertRecord] = deque(maxlen=MOST_CHANGES)
-    client, partitions = client_options(kafka), topic_partitions(kafka, ALERTS)
-    async with open_follower(client, partitions) as follower:
-        await follower.begin({ALERTS.full_name(kafka.topic_prefix): max(since_ms, 0)})
-        async for records in follower.read_to_end():
-            for record in records:
-                try:
-                    change = decode_json(AlertRecord, record.value or b"")
-                    # The planner repeats what is open: that is no change of this time.
-                    if (
-                        change.rule not in RELIEF_RULES
-                        or 1000 * parse_time(change.as_of) >= since_ms
-                    ):
-                        changes.append(change)
-                except RecordError as error:
-                    text = f"warning: skipped a record of {record.topic}: {error.message}"
-                    click.echo(printable(text), err=True)
-    if len(changes) == MOST_CHANGES:
-        click.echo(f"showing the last {MOST_CHANGES} changes", err=True)
-    return without_repeats(changes)
+    since = SystemClock().now() - since_seconds
+    async with records_since(settings.kafka, ALERTS, AlertRecord, since) as records:
+        # The planner repeats what is open: that is no change of this time.
+        return without_repeats(
+            change
+            for change in await records.to_end()
+            if change.rule not in RELIEF_RULES or parse_time(change.as_of) >= since
+        )
 
 
 def without_repeats(changes: Iterable[AlertRecord]) -> list[AlertRecord]:

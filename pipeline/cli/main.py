@@ -59,6 +59,7 @@ COMMANDS = {
     "kafka": _Command("Run a real Kafka broker on this machine.", "local"),
     "top": _Command("Show nodes with usage, predicted peak and age.", "pipeline"),
     "alerts": _Command("Show the alerts of hot nodes, open or past.", "pipeline"),
+    "actions": _Command("Show what actuators did, or refused to do, and why.", "pipeline"),
     "score": _Command("Show the score of each node for a pod, and refusals.", "pipeline"),
     "why-not": _Command("Show whether a node accepts a pod, and why not.", "pipeline"),
     "series": _Command("Show the usage of a node or pod, window by window.", "pipeline"),

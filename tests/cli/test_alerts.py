@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli import alerts
+from pipeline.cli import alerts, past_records
 from pipeline.cli.main import cli
 from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
 from pipeline.table import Table
@@ -148,9 +148,11 @@ def changes(monkeypatch: pytest.MonkeyPatch, values: list[bytes], *arguments: st
         async def begin(self, since_ms: dict[str, int]) -> None:
             assert since_ms == {"springtide.alerts": round(1000 * (NOW - 3600))}
 
-        async def read_to_end(self) -> Any:
-            for value in values:
-                yield [SimpleNamespace(topic="springtide.alerts", value=value)]
+        is_caught_up = False
+
+        async def poll(self) -> Any:
+            self.is_caught_up = True
+            return [SimpleNamespace(topic="springtide.alerts", value=value) for value in values]
 
     @asynccontextmanager
     async def follower(*_: Any, **__: Any) -> Any:
@@ -159,8 +161,8 @@ def changes(monkeypatch: pytest.MonkeyPatch, values: list[bytes], *arguments: st
     async def require(*_: Any) -> None:
         pass
 
-    monkeypatch.setattr(alerts, "open_follower", follower)
-    monkeypatch.setattr(alerts, "require_topics", require)
+    monkeypatch.setattr(past_records, "open_follower", follower)
+    monkeypatch.setattr(past_records, "require_topics", require)
     monkeypatch.setattr(alerts, "SystemClock", lambda: CLOCK)
     return CliRunner().invoke(cli, ["alerts", "--since", "1h", *arguments])
 

@@ -1,0 +1,64 @@
+"""Read the records of a topic that were published since a time, for commands that show them."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Final, Generic, TypeVar
+
+import click
+
+from pipeline.cli.safe_output import printable
+from pipeline.errors import RecordError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, Follower, open_follower, topic_partitions
+from pipeline.kafka.topic_admin import require_topics
+from pipeline.settings import KafkaSettings
+from pipeline.topics.codec import Record, decode_json
+from pipeline.topics.registry import Topic
+
+MOST_RECORDS: Final = 100_000
+"""Records that are shown, the newest ones: a topic may have more than memory."""
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class PastRecords(Generic[RecordT]):
+    """The records of one type that a follower reads; invalid ones are skipped with a warning."""
+
+    def __init__(self, follower: Follower, record_type: type[RecordT]) -> None:
+        self._follower = follower
+        self._type = record_type
+
+    async def to_end(self) -> list[RecordT]:
+        """The newest `MOST_RECORDS` up to the end of the topic."""
+        records: deque[RecordT] = deque(maxlen=MOST_RECORDS)
+        while not self._follower.is_caught_up:
+            records.extend(self._decoded(await self._follower.poll()))
+        if len(records) == MOST_RECORDS:
+            click.echo(f"showing the last {MOST_RECORDS} records", err=True)
+        return [*records]
+
+    async def next(self, timeout_seconds: float) -> list[RecordT]:
+        """The next records, none if none came in time."""
+        polled = await self._follower.poll(timeout_seconds=timeout_seconds)
+        return [*self._decoded(polled)]
+
+    def _decoded(self, records: Iterable[ConsumerRecord]) -> Iterable[RecordT]:
+        for record in records:
+            try:
+                yield decode_json(self._type, record.value or b"")
+            except RecordError as error:
+                text = f"warning: skipped a record of {record.topic}: {error.message}"
+                click.echo(printable(text), err=True)
+
+
+@asynccontextmanager
+async def records_since(
+    kafka: KafkaSettings, topic: Topic, record_type: type[RecordT], since: float
+) -> AsyncIterator[PastRecords[RecordT]]:
+    """Read a topic from a time on (Unix). Raises `KafkaError` without broker or topic."""
+    await require_topics(kafka, (topic,))
+    client, partitions = client_options(kafka), topic_partitions(kafka, topic)
+    async with open_follower(client, partitions) as follower:
+        await follower.begin({topic.full_name(kafka.topic_prefix): max(round(1000 * since), 0)})
+        yield PastRecords(follower, record_type)

@@ -1,0 +1,123 @@
+"""`springtide actions`: what actuators did, of all nodes or of one, past or as it happens."""
+
+import json
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import actions, past_records
+from pipeline.cli.main import cli
+from pipeline.topics.actions import ActionRecord
+from pipeline.topics.codec import encode_json
+
+NOW = 1_700_000_000.0
+
+
+def action(node: str, at: str, outcome: Any, **fields: Any) -> ActionRecord:
+    return ActionRecord(
+        **{
+            "node": node, "at": f"2023-11-14T22:{at}Z", "actuator": "evictor", "action": "evict",
+            "outcome": outcome, "why": "plan 7: it is hot", "plan": "7",
+            "before": {"default/web-0": "uid-0"}, "after": {"default/web-0": None},
+        } | fields
+    )  # fmt: skip
+
+
+REFUSED = action("db", "13:00", "refused", error="evictions are stopped by /api/v1/x")
+DONE = action("web", "12:00", "done")
+MARK = action("", "12:30", "done", action="mark the log", before={}, after={}, plan="")
+WRITTEN = action(
+    "web", "14:00", "done", actuator="actuator", action="patch", why="Batch shrank", plan="",
+    before={"batch-cpu": "4000", "mid-cpu": None}, after={"batch-cpu": "1000", "mid-cpu": "20"},
+)  # fmt: skip
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, past: Sequence[ActionRecord], *arguments: str,
+    since_seconds: float = 3600.0, later: Sequence[ActionRecord] = (), bad: bytes = b"",
+) -> Result:  # fmt: skip
+    """Run the command over records of the past, and later ones, after which Ctrl-C comes."""
+    batches = [[*map(encode_json, past), *([bad] if bad else [])], [*map(encode_json, later)]]
+
+    class Follower:
+        is_caught_up = False
+
+        async def begin(self, since_ms: dict[str, int]) -> None:
+            assert since_ms == {"springtide.actions": round(1000 * (NOW - since_seconds))}
+
+        async def poll(self, timeout_seconds: float = 0.25) -> Any:
+            self.is_caught_up = True
+            if not batches:
+                raise KeyboardInterrupt
+            return [
+                SimpleNamespace(topic="springtide.actions", value=value) for value in batches.pop(0)
+            ]
+
+    @asynccontextmanager
+    async def follower(*_: Any, **__: Any) -> Any:
+        yield Follower()
+
+    async def require(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(past_records, "open_follower", follower)
+    monkeypatch.setattr(past_records, "require_topics", require)
+    monkeypatch.setattr(actions, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    return CliRunner().invoke(cli, ["actions", *arguments])
+
+
+def test_actions_of_the_last_hour_are_listed_by_time_with_their_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = run(monkeypatch, [WRITTEN, REFUSED, MARK, DONE])
+    assert result.exit_code == 0
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "TIME NODE ACTUATOR OUTCOME SUBJECT REASON",
+        "2023-11-14T22:12:00Z web evictor done default/web-0 plan 7: it is hot",
+        "2023-11-14T22:13:00Z db evictor refused default/web-0 evictions are stopped by /api/v1/x",
+        "2023-11-14T22:14:00Z web actuator done batch-cpu 4000 -> 1000, mid-cpu - -> 20 "
+        "Batch shrank",
+    ]
+
+
+def test_only_actions_of_the_given_node_and_time_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("db", "--since", "90s", "--no-headers")
+    result = run(monkeypatch, [REFUSED, DONE], *arguments, since_seconds=90.0)
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["db"]
+
+
+def test_a_refusal_of_a_whole_plan_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = action("db", "13:00", "refused", before={}, after={}, error="Late: x")
+    (line,) = run(monkeypatch, [late], "--no-headers").stdout.splitlines()
+    assert line.endswith("refused  all pods of the plan  Late: x")
+
+
+def test_watch_shows_new_actions_until_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, [DONE], "web", "--watch", later=[REFUSED, WRITTEN])
+    assert result.exit_code == 0
+    assert [line.split()[2] for line in result.stdout.splitlines()] == [
+        "ACTUATOR", "evictor", "actuator",
+    ]  # fmt: skip
+
+
+def test_json_has_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads(run(monkeypatch, [REFUSED, MARK], "-o", "json").stdout)
+    (item,) = document["items"]
+    assert (item["node"], item["error"]) == ("db", "evictions are stopped by /api/v1/x")
+
+
+def test_no_action_is_said_and_bad_records_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, [], bad=b"\xff{")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "warning: skipped a record of springtide.actions" in result.stderr
+    assert result.stderr.endswith("no action\n")
+
+
+def test_reasons_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = action("db", "13:00", "refused", error="a\x1b[2J\nb")
+    (line,) = run(monkeypatch, [hostile], "--no-headers").stdout.splitlines()
+    assert line.endswith("a\\x1b[2J\\nb")

@@ -307,7 +307,7 @@ class Decisions:
         refusals = Refusals.none(len(nodes))
         for of_filter in self._filtered(nodes, demand):
             refusals = refusals.joined(of_filter)
-        return refusals
+        return refusals.joined(filters.hot(nodes, demand, refusals, self.rules.stale_after_seconds))
 
     def _filtered(self, nodes: CandidateNodes, demand: PodDemand) -> Iterator[Refusals]:
         placement = self.rules.placement

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.extender import limits
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, by_node
 from pipeline.extender.refusals import PASSES, Refusal, Refusals
 from pipeline.processors.arrays import BoolArray, IntArray
@@ -29,6 +30,7 @@ from pipeline.processors.scorers.scheduling_hint import read_hint
 from pipeline.processors.scorers.scorer import PodDemand
 from pipeline.table import Rows
 from pipeline.table.node_columns import bound_column
+from pipeline.times import time_or_none
 from pipeline.topics.resource_amounts import BATCH, MID, RATES
 
 RESOURCES: Final = ("cpu", "memory")
@@ -42,6 +44,7 @@ _USAGE_NAMES: Final = {
 }
 _KINDS: Final = (*_USAGE_NAMES,)
 _EXPIRED: Final = Refusal("node(s) nodeMetric expired")
+_HOT: Final = Refusal("node(s) hot while other nodes are not")
 _NOT_HINTED: Final = Refusal("node(s) not named by the scheduling hint of the pod")
 
 
@@ -299,6 +302,35 @@ def offered(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Ref
         bounded, BOUNDED, requested, wanted, "newest offer",
         lambda position: f"offer computed {age_text(float(ages[position]))}",
     )  # fmt: skip
+
+
+def hot(nodes: CandidateNodes, demand: PodDemand, others: Refusals, stale_after: float) -> Refusals:
+    """Nodes with an open alert are a last resort: they refuse the pod while a node that is known
+    not to be hot passes the `others`. Evictions cool a node in its newest window at once, so that
+    scores would bring the replacements back. Windows that are stale say nothing."""
+    since = nodes.column("hot_since_seconds")
+    is_hot = np.isfinite(since)
+    if not is_hot.any() or _waits_for_long(demand, nodes.now):
+        return Refusals.none(len(nodes))
+    is_fresh = nodes.is_fresh(stale_after)
+    is_hot &= is_fresh
+    if not (is_fresh & ~is_hot & ~others.is_refused).any():
+        return Refusals.none(len(nodes))
+    ages = nodes.now - since
+
+    def detail(position: int) -> str:
+        return f"its alert was opened {age_text(float(ages[position]))}; a cooler node passes"
+
+    return Refusals(np.where(is_hot, 0, PASSES), (_HOT,), detail)
+
+
+def _waits_for_long(demand: PodDemand, now: float) -> bool:
+    """Whether something else, such as another extender, may keep the pod from cooler nodes. A pod
+    that is on a node stands for its replacement, which does not wait yet."""
+    created = time_or_none(demand.pod.created_at)
+    if demand.pod.node or created is None:
+        return False
+    return now - created >= limits.HOT_LAST_RESORT_SECONDS
 
 
 def _exceeding(

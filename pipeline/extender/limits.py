@@ -81,6 +81,12 @@ LOG_PERIOD_SECONDS: Final = 1.0
 FAILURE_LOG_SECONDS: Final = 60.0
 """At most one traceback a plugin, for the same reason."""
 
+# -- hot nodes
+
+HOT_LAST_RESORT_SECONDS: Final = 300.0
+"""A pod that has waited for so long may go to a hot node, too: something that the extender does not
+see may keep it from all others. Replacements of evicted pods are placed within seconds."""
+
 # -- pods that every node refused
 
 WAITING_GROUPS: Final = 64

@@ -169,6 +169,11 @@ def _prod_usage(state: NodeStateRecord) -> Usage:
     return state.class_usage.get("prod", _NOTHING if state.unknown_pods else _NO_PODS)
 
 
+def _hot_since(state: NodeStateRecord) -> float | None:
+    """When the first open alert was opened; None without one."""
+    return min((parse_time(alert.since) for alert in state.alerts), default=None)
+
+
 def _peak(state: NodeStateRecord) -> Usage:
     return state.peaks.get(state.predictor, _NOTHING)
 
@@ -342,6 +347,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         lambda offered: 60.0 * offered.strategy.degrade_time_minutes,
     ),
     *_bound_columns(),
+    _of_state("hot_since_seconds", "seconds since 1970", _hot_since),
     _flag("simulated", lambda state: state.simulated),
     _flag("peak_counts_requests", lambda state: state.peak_counts_requests),
     _flag("doubtful_usage", is_doubtful),

@@ -50,6 +50,10 @@ _COLUMN_HELP: Final = {
         ),
         ("OPEN", "How long the alert has been open, at the time of a change."),
         ("USAGE", "The compared usage in percent of allocatable."),
+        (
+            "THRESHOLD",
+            "Usage above it is hot. Of changes to critical and back, usage above it is critical.",
+        ),
         ("AGE", "Time since the end of the node's last window; (stale) if it is too long."),
         ("CHANGE", "opened, escalated (to critical), eased (to warning) or closed."),
     ]
@@ -244,7 +248,7 @@ def change_lines(changes: Iterable[AlertRecord], *, headers: bool) -> Iterator[s
         (
             change.as_of, _subject(change.node, change), change.rule, change.transition,
             change.severity,
-            _percent(change.evidence.usage_percent), _percent(change.evidence.threshold_percent),
+            _percent(change.evidence.usage_percent), _percent(change.crossed_percent),
             format_age(change.duration_seconds), change.reason or "",
         )
         for change in changes

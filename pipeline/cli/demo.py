@@ -158,7 +158,7 @@ class TerminalScreen(PlainScreen):
         self._live: Live | None = None
 
     def print(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)  # commands stay one line
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
         if self._live is None:

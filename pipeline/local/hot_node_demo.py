@@ -53,6 +53,8 @@ _WITH_RBAC: Final = ("watcher", "planner", "evictor")
 _RBAC: Final = Path(__file__).parents[2] / "deploy" / "rbac"
 _START_SECONDS: Final = 180.0
 _POLL_SECONDS: Final = 1.0
+LEAST_FREE_BYTES: Final = 512 << 20
+"""For the logs of etcd, which reserves 64 MB a file, of the broker and of the API server."""
 _RECORD_TYPES: Final[Mapping[str, type[Observed]]] = {
     NODE_STATE.name: NodeStateRecord, NODE_VIEWS.name: NodeViewRecord, ALERTS.name: AlertRecord,
     EVICTION_PLANS.name: EvictionPlanRecord, ACTIONS.name: ActionRecord,
@@ -69,6 +71,7 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
     something was not seen in time, `KeyboardInterrupt` if it was interrupted."""
     with ExitStack() as stack:
         stack.enter_context(interruptible())
+        check_free_space()
         screen.print("this demo takes about four minutes; Ctrl-C ends it")
         # It says what it builds, and for how long.
         kubectl = ensure_programs(report=screen.print)["kubectl"]
@@ -95,6 +98,18 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
         stack.callback(ignore_signals)
         if asyncio.run(demo.run()) == "interrupted":
             raise KeyboardInterrupt
+
+
+def check_free_space() -> None:
+    """Raise `DemoError` if the directory for temporary files has too little space: without it etcd
+    ends with a stack trace."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise DemoError(
+            f"{folder} has {free >> 20} MiB free; the demo needs {LEAST_FREE_BYTES >> 20}",
+            hint="set TMPDIR to a directory with more space",
+        )
 
 
 @contextmanager
@@ -181,6 +196,7 @@ class HotNodeDemo:
     async def _prepare(self) -> None:
         """Start the roles, let the Deployments run on their nodes, and wait for the worker."""
         await asyncio.to_thread(self._apply_policy)
+        self._check_stop()
         self._start_roles()
         for node in scenario.HOT_NODES:
             await self._apply(*scenario.hot_node_objects(node))
@@ -206,7 +222,9 @@ class HotNodeDemo:
         for namespace in (kubernetes.namespace, kubernetes.config_namespace):
             self.plane.kubectl("create", "namespace", namespace)
         files = [f"--filename={_RBAC / role}.yaml" for role in _WITH_RBAC]
+        self._check_stop()
         self.plane.kubectl("apply", *files)
+        self._check_stop()
         policy = scenario.config_map(
             kubernetes.descheduler_config_name, kubernetes.config_namespace
         )
@@ -229,6 +247,7 @@ class HotNodeDemo:
         return self.plane.kubeconfig(user, [every, f"{every}:{namespace}"])
 
     async def _apply(self, *objects: scenario.Object) -> None:
+        self._check_stop()
         document = {"apiVersion": "v1", "kind": "List", "items": [*objects]}
         await asyncio.to_thread(self.plane.kubectl, "apply", "-f", "-", stdin=json.dumps(document))
 
@@ -236,6 +255,7 @@ class HotNodeDemo:
         """Return when the condition holds. Raises `DemoError` if that takes too long."""
         began_at = self.clock.monotonic()
         while not condition():
+            self._check_stop()
             seconds = self.clock.monotonic() - began_at
             if seconds > _START_SECONDS:
                 raise DemoError(f"waited {seconds:.0f} s for {what}")
@@ -262,8 +282,8 @@ class HotNodeDemo:
     async def _tell(self, story: Story) -> None:
         """Let the load rise, and print what is observed until the story is complete."""
         self.screen.print(
-            f"each pod uses {scenario.SCALE:g} times what a machine of Bitbrains used in August "
-            "2013, a recorded step of 5 minutes per window: its load rises now (times are UTC)"
+            f"the load of the pods rises now, {scenario.SCALE:g} times that of a machine of "
+            "Bitbrains in August 2013; 5 recorded minutes take one window (times are UTC)"
         )
         usage = ReplayedUsage(
             self.settings.kafka, self.clock, self._pods_by_node, scenario.usage,
@@ -284,7 +304,8 @@ class HotNodeDemo:
             self.screen.print("\n" + "\n".join(story.summary()))
         self.screen.print(
             f"everything was seen: {scenario.RELIEVED.name} was relieved, and nothing was evicted "
-            f"from {scenario.PROTECTED.name}"
+            f"from {scenario.PROTECTED.name}\n"
+            "next, in your cluster: docs/how-to/relieve-hot-nodes.md"
         )
 
     def _pods_by_node(self) -> PodsByNode:
@@ -295,8 +316,7 @@ class HotNodeDemo:
 
     async def _observe(self, story: Story | None = None) -> None:
         """Read new records and the pods, and print what the story says about them."""
-        if self.stop.is_set():
-            raise _StoppedError
+        self._check_stop()
         self._check()
         polled = await self.follower.poll(timeout_seconds=_POLL_SECONDS)
         # Across topics in the order in which they were written.
@@ -323,6 +343,11 @@ class HotNodeDemo:
 
     def _show(self, status: str) -> None:
         self.screen.show_nodes(self.table, self.clock.now(), status)
+
+    def _check_stop(self) -> None:
+        """Raise `_StoppedError` if a signal arrived."""
+        if self.stop.is_set():
+            raise _StoppedError
 
     def _check(self) -> None:
         """Raise `DemoError` if a part has ended."""

@@ -76,6 +76,8 @@ class Story:
         self._told: set[object] = set()
         self._targets: list[str] = []
         self._percents: dict[str, float] = {}
+        self._plan_ends: dict[str, float] = {}
+        self._refusals: dict[str, str] = {}
 
     # -- what is observed
 
@@ -101,11 +103,12 @@ class Story:
         text += f" ({alert.reason or alert.severity})"
         if alert.transition == "closed":
             text += f" after {alert.duration_seconds:.0f} s"
-        if evidence.usage_percent is not None and evidence.threshold_percent is not None:
-            text += (
-                f": {evidence.usage_percent:.1f} %, {evidence.usage} of "
-                f"{evidence.span_seconds} s; the mark is {evidence.threshold_percent:g} %"
-            )
+        if evidence.usage_percent is not None:
+            text += f": {evidence.usage_percent:.1f} %, {evidence.usage} of "
+            text += f"{evidence.span_seconds} s"
+            # An alert closes below its mark: by a distance that the record does not have.
+            if alert.crossed_percent is not None and alert.transition != "closed":
+                text += f"; the mark is {alert.crossed_percent:g} %"
         yield _line(now, subject, text + (f": {alert.why}" if alert.why else ""))
         if alert.rule == "node_cpu":
             if alert.transition == "opened":
@@ -118,7 +121,8 @@ class Story:
         if not self._is_new(plan.id):
             return
         self._see(plan.node, "plan", now)
-        seconds = (time_or_none(plan.valid_until) or 0.0) - (time_or_none(plan.at) or 0.0)
+        self._plan_ends[plan.id] = ends_at = time_or_none(plan.valid_until) or 0.0
+        seconds = ends_at - (time_or_none(plan.at) or 0.0)
         yield _line(
             now, plan.node, f"plan of {plan.strategy}, valid for {seconds:.0f} s: {plan.why}"
         )
@@ -144,7 +148,12 @@ class Story:
             if action.node != RELIEVED.name:
                 self.problems.append(f"{names} was evicted from {action.node}")
         elif action.outcome == "refused":
+            self._refusals[action.node] = action.error
             yield _line(now, action.node, f"not evicted: {names}: {action.error}")
+            ends_at = self._plan_ends.get(action.plan)
+            if ends_at is not None and (time_or_none(action.at) or 0.0) >= ends_at:
+                text = "  the evictor tried again until the plan expired"
+                yield _line(now, action.node, text)
             if action.node == PROTECTED.name:
                 self._see(action.node, "eviction refused", now)
         else:
@@ -170,9 +179,18 @@ class Story:
             self.problems.append(f"{name} left {PROTECTED.name}, whose budget allows no eviction")
 
     def _take_verdict(self, action: ActionRecord, now: float) -> Iterator[str]:
-        usage = ", ".join(f"{name} {value}" for name, value in action.after.items() if value)
+        usage = ", ".join(
+            f"{name.removesuffix('_percent')} {value} %"
+            for name, value in action.after.items()
+            if value
+        )
         verdict = "the plan helped" if action.outcome == "done" else "the plan did not help"
         yield _line(now, action.node, f"outcome: {verdict}: {action.why} ({usage})")
+        yield _line(
+            now, action.node,
+            f"  the plan estimated from the average of {SPAN_SECONDS} s when it was made; the load "
+            "has risen since",
+        )  # fmt: skip
         self._see(action.node, "outcome", now)
         if action.outcome != "done":
             self.problems.append(f"the plan for {action.node} did not help: {action.why}")
@@ -188,6 +206,7 @@ class Story:
         """The steps that were not seen within their limits."""
         return [
             f"{step.what} on {step.node} was not seen within {step.limit_seconds:.0f} s"
+            + (f" ({self._refusals[step.node]})" if step.node in self._refusals else "")
             for step, seconds in self._awaited(now)
             if seconds > step.limit_seconds
         ]
@@ -243,6 +262,6 @@ def _line(now: float, node: str, text: str) -> str:
 
 def _move_text(pod: LeavingPod) -> str:
     cpu = pod.target_usage.get("cpu")
-    usage = "" if cpu is None else f", whose CPU is used to {cpu:.0f} % then"
+    usage = "" if cpu is None else f", which then uses {cpu:.0f} % of its CPU"
     cores = f"{pod.cpu_millicores / 1000:.1f} cores"
     return f"{pod.namespace}/{pod.name} ({pod.pod_class}, {cores}) to {pod.target}{usage}"

@@ -106,6 +106,16 @@ class AlertRecord(Result, frozen=True, kw_only=True):
     evidence: Evidence = Evidence()
     why: str = ""
 
+    @property
+    def crossed_percent(self) -> float | None:
+        """The threshold that the change is about: of an alert that became critical, was opened as
+        critical, or is critical no more, the critical one."""
+        is_critical = self.transition != "closed" and self.severity == "critical"
+        if is_critical or self.transition == "eased":
+            critical = self.evidence.critical_percent
+            return self.evidence.threshold_percent if critical is None else critical
+        return self.evidence.threshold_percent
+
     def __post_init__(self) -> None:
         Result.__post_init__(self)
         check_time("since", self.since)

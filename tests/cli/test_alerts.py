@@ -184,6 +184,13 @@ def test_changes_are_shown_once_in_order_and_bad_records_are_skipped(
     assert [item["transition"] for item in document["items"]] == ["opened", "closed"]
 
 
+def test_a_change_to_critical_shows_the_critical_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence = Evidence(usage_percent=88.5, threshold_percent=65.0, critical_percent=82.0)
+    escalated = msgspec.structs.replace(CHANGE, transition="escalated", evidence=evidence)
+    (_, line) = changes(monkeypatch, [encode_json(escalated)]).stdout.splitlines()
+    assert line.split()[5:7] == ["88%", "82%"]
+
+
 def test_names_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = msgspec.structs.replace(CHANGE, node="a\x1b[2J\nb")
     lines = changes(monkeypatch, [encode_json(hostile)]).stdout.splitlines()

@@ -124,6 +124,38 @@ def test_each_record_is_told_once_with_time_and_node(story: Story) -> None:
         assert tell(story, record) == []
 
 
+def test_a_change_names_the_mark_that_it_crossed(story: Story) -> None:
+    evidence = Evidence(
+        usage="average", span_seconds=60, usage_percent=88.5, threshold_percent=65.0,
+        critical_percent=82.5,
+    )  # fmt: skip
+    changes = [
+        alert("opened", evidence=evidence, offset=1),
+        alert("escalated", severity="critical", evidence=evidence, offset=2),
+        alert("eased", evidence=evidence, offset=3),
+        alert("closed", severity="critical", reason="cooled", evidence=evidence, offset=4),
+    ]
+    ends = [line.rpartition("average of 60 s")[2] for a in changes for line in tell(story, a)]
+    assert ends == ["; the mark is 65 %", "; the mark is 82.5 %", "; the mark is 82.5 %", ""]
+
+
+def test_a_refusal_at_the_end_of_a_plan_says_that_the_evictor_waited(story: Story) -> None:
+    tell(story, plan(PROTECTED.name, "db-0"))
+    fields: dict[str, Any] = {"plan": f"{PROTECTED.name}/1", "error": "Forbidden: the budget"}
+    assert len(tell(story, action("refused", PROTECTED.name, **fields))) == 1
+    late = action("refused", PROTECTED.name, at=format_time(BEGAN + 60), **fields)
+    assert tell(story, late)[1:] == ["  the evictor tried again until the plan expired"]
+
+
+def test_a_missed_step_repeats_the_refusal(story: Story) -> None:
+    for record in (state(29.0), alert("opened"), plan()):
+        tell(story, record)
+    tell(story, action("refused", error="evictions are stopped by /x"))
+    assert story.unseen(BEGAN + 181)[0] == (
+        "eviction on web-node was not seen within 180 s (evictions are stopped by /x)"
+    )
+
+
 def test_usage_is_told_when_it_is_above_the_mark(story: Story) -> None:
     assert tell(story, state(20.0, offset=1)) == []
     assert tell(story, state(None, offset=2)) == []
@@ -138,7 +170,7 @@ def test_usage_is_told_when_it_is_above_the_mark(story: Story) -> None:
 def test_a_plan_says_which_pod_goes_where_and_why_not_elsewhere(story: Story) -> None:
     assert tell(story, plan()) == [
         "plan of LowNodeLoad, valid for 60 s: it is hot",
-        "  default/web-0 (prod, 11.2 cores) to spare-1, whose CPU is used to 36 % then",
+        "  default/web-0 (prod, 11.2 cores) to spare-1, which then uses 36 % of its CPU",
         "    not to gpu-1: it has a taint",
     ]
 

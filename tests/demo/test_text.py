@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -26,6 +27,7 @@ from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
 from pipeline.local.demo_settings import demo_home, settings_document
 from pipeline.local.demo_workload import PODS
+from pipeline.local.hot_node_demo import LEAST_FREE_BYTES, check_free_space
 from pipeline.local.role_processes import without_settings
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
@@ -256,3 +258,22 @@ def test_a_terminal_shows_that_no_node_is_there_only_without_any(
     screen.close()
     assert ("no node has published a window yet" in output.getvalue()) == has_text
     assert all(f"node-{number}" in output.getvalue() for number in range(len(simulated)))
+
+
+def test_a_terminal_screen_breaks_no_command() -> None:
+    output = io.StringIO()
+    text = "springtide alerts --watch --bootstrap-servers 127.0.0.1:23766 " * 3
+    TerminalScreen(Console(file=output, force_terminal=True, highlight=False, width=40)).print(
+        text.strip()
+    )
+    assert output.getvalue() == text.strip() + "\n"
+
+
+def test_too_little_space_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(_: object) -> SimpleNamespace:
+        return SimpleNamespace(free=LEAST_FREE_BYTES - 1)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(DemoError, match="has 511 MiB free; the demo needs 512") as raised:
+        check_free_space()
+    assert "TMPDIR" in (raised.value.hint or "")

@@ -54,15 +54,17 @@ _WATCH_GROUP_SECONDS = 4.0
     "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "worker.id",
     "worker.nodes_file", "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent", *KUBERNETES_CLIENT,
+    "kubernetes.descheduler_config_name",
 )  # fmt: skip
 def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:
     """Check this installation and suggest fixes.
 
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
-    exporter reads; Java and jars of the local broker; the policy, from worker.policy_file or the
-    cluster; the broker, its topics and the workers' group; whether nodes carry the policy and
-    report usage; whether hot nodes have a planner, and plans an evictor; with --scheduler-file the
-    configuration of the scheduler. What only some roles need is a warning. Nothing is changed.
+    exporter reads; Java and jars of the local broker; the policy and the descheduler configuration,
+    from worker.policy_file or the cluster; the broker, its topics and the workers' group; whether
+    nodes carry the policy and report usage; whether hot nodes have a planner, and plans an evictor;
+    with --scheduler-file the configuration of the scheduler. What only some roles need is a
+    warning. Nothing is changed.
 
     \b
     Examples:
@@ -109,6 +111,7 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
         return
     policy_check, state = doctor_policy.check_policy(settings)
     yield policy_check
+    yield doctor_policy.check_descheduling(settings)
     broker_checks = list(check_broker(settings))
     yield from broker_checks
     if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):

@@ -20,12 +20,19 @@ from pipeline.errors import (
     RecordError,
     SpringtideError,
 )
+from pipeline.processors.descheduling.descheduler_config import load_descheduling
 from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import object_files
 from pipeline.sources.compacted_writer import read_back
-from pipeline.sources.policy_file import config_map_data, filter_limits, read_config_map
+from pipeline.sources.policy_file import (
+    config_map_data,
+    descheduling_in,
+    filter_limits,
+    policy_objects,
+    read_config_map,
+)
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
@@ -99,6 +106,51 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
         todo = "list all problems with springtide policy"
         return Check("policy", "warn", f"{len(problems)} suspicious values: {first}", todo), state
     return Check("policy", "ok", f"{where}; colocation is {colocation}"), state
+
+
+def check_descheduling(settings: Settings) -> Check:
+    """Check the DeschedulerConfiguration of the policy file, or else of the cluster."""
+    file, cluster = settings.worker.policy_file, settings.kubernetes
+    where = f"ConfigMap {cluster.config_namespace}/{cluster.descheduler_config_name}"
+    try:
+        if file is not None:
+            where = str(file)
+            read = descheduling_in(policy_objects(file), file)
+        else:
+            config = asyncio.run(asyncio.wait_for(_read_descheduler(settings), _API_SECONDS))
+            read = None if config is None else load_descheduling(config.get("data") or {})
+    except InvalidPolicyError as error:
+        return failed("hot nodes", error)
+    except TimeoutError:
+        return Check("hot nodes", "unknown", "not checked: the API server does not answer")
+    except SpringtideError as error:
+        return Check("hot nodes", "unknown", f"not checked: {error.message}", error.hint or "")
+    if read is None:
+        return Check("hot nodes", "ok", f"no thresholds: {where} has no DeschedulerConfiguration")
+    descheduling, problems = read
+    refused = [problem for problem in problems if not problem.in_force]
+    first = "; ".join(str(problem) for problem in (refused or problems)[:3])
+    if refused:
+        todo = f"correct {where}; list all problems with springtide policy"
+        return Check("hot nodes", "fail", f"{len(refused)} not in force: {first}", todo)
+    if problems:
+        todo = "list all problems with springtide policy"
+        return Check("hot nodes", "warn", f"{len(problems)} suspicious values: {first}", todo)
+    detects = descheduling is not None and descheduling.low_node_load is not None
+    return Check("hot nodes", "ok", f"{where}; hot nodes are {'' if detects else 'not '}detected")
+
+
+async def _read_descheduler(settings: Settings) -> Any:
+    """Read the ConfigMap with the DeschedulerConfiguration; None if it is missing."""
+    from pipeline.kube.api_client import open_api
+
+    cluster = settings.kubernetes
+    name = f"{cluster.config_namespace}/configmaps/{cluster.descheduler_config_name}"
+    async with open_api(cluster, SystemClock(), name="springtide-doctor") as api:
+        try:
+            return await api.get(f"/api/v1/namespaces/{name}")
+        except NotFoundError:
+            return None
 
 
 async def _read_cluster(settings: Settings) -> tuple[Any, "Leaders"]:

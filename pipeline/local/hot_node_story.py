@@ -51,6 +51,8 @@ STEPS: Final = (
     Step(PROTECTED.name, "plan", 180),
     Step(PROTECTED.name, "eviction refused", 300),
 )
+_LEEWAY_SECONDS: Final = 5.0
+"""The evictor ends a plan by the broker's clock, a little before its last second is over."""
 _HOT: Final = frozenset(node.name for node in HOT_NODES)
 
 
@@ -151,7 +153,10 @@ class Story:
             self._refusals[action.node] = action.error
             yield _line(now, action.node, f"not evicted: {names}: {action.error}")
             ends_at = self._plan_ends.get(action.plan)
-            if ends_at is not None and (time_or_none(action.at) or 0.0) >= ends_at:
+            if (
+                ends_at is not None
+                and (time_or_none(action.at) or 0.0) >= ends_at - _LEEWAY_SECONDS
+            ):
                 text = "  the evictor tried again until the plan expired"
                 yield _line(now, action.node, text)
             if action.node == PROTECTED.name:

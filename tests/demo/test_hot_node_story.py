@@ -143,7 +143,7 @@ def test_a_refusal_at_the_end_of_a_plan_says_that_the_evictor_waited(story: Stor
     tell(story, plan(PROTECTED.name, "db-0"))
     fields: dict[str, Any] = {"plan": f"{PROTECTED.name}/1", "error": "Forbidden: the budget"}
     assert len(tell(story, action("refused", PROTECTED.name, **fields))) == 1
-    late = action("refused", PROTECTED.name, at=format_time(BEGAN + 60), **fields)
+    late = action("refused", PROTECTED.name, at=format_time(BEGAN + 59.2), **fields)
     assert tell(story, late)[1:] == ["  the evictor tried again until the plan expired"]
 
 

@@ -77,6 +77,7 @@ async def chaos(
                 done.append(Injected(fault, start, time.time()))
                 took = await all_back(world, done[-1].end, report)
                 report(f"{fault}: all roles back after {took:.1f} s")
+        world.silence_sources()
         logs = await gather(
             world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
         )

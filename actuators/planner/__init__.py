@@ -1,5 +1,7 @@
 """The planner: `planner` feeds one leader, `relief_rounds` decides when to plan and writes plans.
 
-`relief_policy` is what the descheduler configuration allows. `pool_means_publisher` publishes the
-mean usage of node pools, for thresholds that are distances from it.
+`relief_policy` is what the descheduler configuration allows, and `planning_gate` says whether the
+data is good enough. `hopeless_alerts` writes which nodes cannot be relieved, `plan_outcomes`
+whether plans helped. `pool_means_publisher` publishes the mean usage of node pools, for thresholds
+that are distances from it.
 """

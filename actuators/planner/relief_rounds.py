@@ -7,20 +7,18 @@ the data is doubtful: an old table would name pods that moved, and stale usage w
 nothing.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
-
+from actuators.planner.hopeless_alerts import HopelessAlerts
+from actuators.planner.hot_nodes import Alerts, open_alerts, pool_of, span_seconds, urgency
 from actuators.planner.plan_outcomes import PlanOutcomes, ReadPods
+from actuators.planner.planning_gate import PlanningGate
 from actuators.planner.relief_policy import ReliefPolicy
 from pipeline.clock import Clock
 from pipeline.errors import KafkaError
 from pipeline.extender.decisions import Decisions
-from pipeline.extender.hopeless_nodes import hopeless_nodes
-from pipeline.extender.outage_reports import checks
 from pipeline.extender.plan_documents import PlannedNode, ReliefPlan
 from pipeline.extender.plan_records import CapCounts, plan_records
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
@@ -33,14 +31,8 @@ from pipeline.processors.descheduling.move_memory import (
     MoveMemory,
     Rests,
 )
-from pipeline.processors.descheduling.move_outcomes import FEWEST_HELPED, JUDGED_PLANS
 from pipeline.processors.descheduling.node_requests import NodeRequests
-from pipeline.processors.descheduling.relief_alerts import (
-    MOST_OPEN,
-    Hopeless,
-    ReliefAlerts,
-    Subject,
-)
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.descheduling.requested_relief import NAME as NODE_REQUESTS
 from pipeline.processors.descheduling.reserved_cpus import NAME as NODE_RESERVATION
 from pipeline.processors.kubernetes.top_owner import workload_of
@@ -48,7 +40,7 @@ from pipeline.table import FeedState, Table
 from pipeline.table.node_pods import NodePods
 from pipeline.times import time_or_none
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.alerts import AlertRecord, CloseReason, OpenAlert
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord
@@ -57,14 +49,6 @@ log = get_logger(__name__)
 
 HOT = gauge("planner_hot_nodes", "Nodes with an open alert.")
 RESTING = gauge("planner_resting_nodes", "Hot nodes in a cool-down, as of the last round.")
-BLOCKED = gauge(
-    "planner_blocked", "1 while nothing is planned for this reason: table, broker, usage, watcher, "
-    "moves (the data is doubtful), policy, or outcome (the last plans did not help).", ["reason"],
-)  # fmt: skip
-PAUSED = gauge(
-    "planner_paused", "1 while a strategy is paused because its last plans did not help; "
-    "LowNodeLoad for any pool.", ["strategy"],
-)  # fmt: skip
 ROUNDS = counter("planner_rounds", "Rounds: planned, or failed (pods were not read, or plans not "
                  "written).", ["result"])  # fmt: skip
 ROUND_SECONDS = gauge("planner_round_seconds", "Duration of the last round, with reading pods.")
@@ -72,7 +56,6 @@ PLANS = counter(
     "planner_plans", "Plans: published, dry (the policy is a dry run), or lost (not delivered).",
     ["result"],
 )  # fmt: skip
-HOPELESS = gauge("planner_hopeless", "Open alerts about nodes and pools that cannot be relieved.")
 PODS = counter("planner_planned_pods", "Pods of published plans.")
 
 NODES_OF_A_ROUND: Final = 100
@@ -87,27 +70,11 @@ PAUSE_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 1.0
 CLOCK_STEP_SECONDS: Final = 0.5
 """A wall clock that differs by more from one look to the next was set, and did not only drift."""
-_BLOCKED: Final = ("table", "broker", "usage", "watcher", "moves", "policy", "outcome")
-STALE_SECONDS: Final = 10.0
-"""Evictions of this age are known, or nothing is planned. Less than `LAST_ACTION_SECONDS`."""
-_TOO_FEW: Final = (
-    f"fewer than {FEWEST_HELPED} of the last {JUDGED_PLANS} judged plans helped: none is made for "
-    "its hot nodes until these verdicts are an hour old"
-)
 _DEFAULT_SPAN_SECONDS: Final = float(HotNodePolicy().span_seconds)
 
 Published = EvictionPlanRecord | AlertRecord | ActionRecord
 Publish = Callable[[Published], Awaitable[None]]
 """Writes a record to its topic and awaits its delivery. Raises `KafkaError`."""
-Alerts = Mapping[str, tuple[OpenAlert, ...]]
-"""Open alerts by node."""
-
-
-class _Paused(NamedTuple):
-    """Strategies that are paused, and pools for which LowNodeLoad is."""
-
-    strategies: set[str]
-    pools: set[str]
 
 
 class ReliefRounds:
@@ -123,14 +90,15 @@ class ReliefRounds:
         self.policy: ReliefPolicy | None = None
         self.alerts = ReliefAlerts()
         self.requests = NodeRequests()
-        self._table, self._state, self._moves = table, state, moves
-        self._decisions = decisions
+        self._table, self._decisions = table, decisions
         self._memory, self._clock = memory, clock
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
+        self._span_seconds = partial(span_seconds, table)
+        self._gate = PlanningGate(table, state, moves, decisions, memory, clock)
+        self._hopeless = HopelessAlerts(self.alerts, table, publish, may_publish)
         self._outcomes = PlanOutcomes(
             table, memory, read_pods, publish, may_publish, self._span_seconds
         )
-        self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
         # In this interval: hot nodes, and those of other strategies, of which there may be more.
         self._tried: set[str] = set()
         self._tried_others: set[str] = set()
@@ -139,7 +107,6 @@ class ReliefRounds:
         self._dry_at: dict[tuple[str, str], float] = {}  # last dry plan by strategy and node
         self._interval_began = self._last_round = float("-inf")
         self._nodes_of_a_round = FIRST_NODES
-        self._blocked = ""
         self._clock_offset = clock.now() - clock.monotonic()
 
     async def run(self) -> None:
@@ -163,18 +130,18 @@ class ReliefRounds:
     async def step(self) -> None:
         """Start a round if one is due, and write changes of alerts."""
         now, monotonic = self.now(), self._clock.monotonic()
-        hot = _open_alerts(self._table)
+        hot = open_alerts(self._table)
         HOT.set(len(hot))
-        blocked, policy = self._reason_to_wait(now), self.policy
+        blocked, policy = self._gate.reason_to_wait(self.policy, now), self.policy
         if policy is not None and blocked in ("", "outcome"):
-            self._note_paused(policy, hot, now)
+            self._hopeless.note_paused(policy, hot, self._gate.paused(policy, now).pools, now)
         if policy is not None and blocked in ("", "policy", "outcome"):
-            self._unsent += self.alerts.closed(partial(self._reason_to_close, policy, hot), now)
+            self._hopeless.close_ended(policy, hot, now)
         if policy is not None and not blocked and self._is_due(policy, hot, monotonic):
             await self._round(policy, hot, now)
             self._last_round = self._clock.monotonic()
             ROUND_SECONDS.set(self._last_round - monotonic)
-        await self._send_alerts(now)
+        await self._hopeless.send(now)
         await self._outcomes.judge(now)
 
     def _is_due(self, policy: ReliefPolicy, hot: Alerts, monotonic: float) -> bool:
@@ -202,55 +169,6 @@ class ReliefRounds:
             for node, request in self.requests.open(self.now()).items():
                 yield node, request.request_id
 
-    def _reason_to_wait(self, now: float) -> str:
-        """Why nothing may be planned, a label of `BLOCKED`; logs it once. Empty if all is well."""
-        reason, text = next(
-            ((c.name, c.text) for c in checks(self._decisions.outages, self._state, now)
-             if not c.ok), ("", "")
-        )  # fmt: skip
-        if not reason and (trouble := self._trouble_with_moves()):
-            reason, text = "moves", trouble
-        elif not reason and self.policy is None:
-            reason, text = "policy", "the descheduler configuration is not known yet"
-        elif not reason and self.policy is not None and not self.policy.strategies:
-            reason, text = "policy", self.policy.why_not
-        elif not reason and self.policy is not None:
-            names = self.policy.strategies
-            if self._paused(self.policy, now).strategies.issuperset(names):
-                reason, text = "outcome", f"too few of the last plans helped: of {', '.join(names)}"
-        if reason != self._blocked:
-            self._blocked = reason
-            if reason:
-                log.warning("nothing is planned", reason=reason, why=text)
-            else:
-                log.info("planning")
-        for name in _BLOCKED:
-            BLOCKED.labels(name).set(name == reason)
-        return reason
-
-    def _paused(self, policy: ReliefPolicy, now: float) -> _Paused:
-        """What is paused because the last plans did not help."""
-        pools = set[str]()
-        if not policy.why_not:
-            pools = self._memory.paused(LOW_NODE_LOAD, now, self._pool)
-        strategies = {name for name in policy.others_on if self._memory.paused(name, now)}
-        if pools and pools.issuperset(pool for pool in map(self._pool, self._table) if pool):
-            strategies.add(LOW_NODE_LOAD)
-        for name in policy.strategies:
-            is_paused = name in strategies or (name == LOW_NODE_LOAD and bool(pools))
-            PAUSED.labels(name).set(is_paused)
-        return _Paused(strategies, pools)
-
-    def _trouble_with_moves(self) -> str:
-        """Why plans and evictions of the last seconds may be unknown; empty if they are known."""
-        moves = self._moves
-        if not (moves.caught_up and moves.connected) or moves.complete_until is None:
-            return f"plans and evictions are not followed: {moves.message}"
-        seconds = self._clock.monotonic() - moves.complete_until
-        if seconds > STALE_SECONDS:
-            return f"plans and evictions of the last {seconds:.0f} s are not known"
-        return ""
-
     # -- a round
 
     async def _round(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
@@ -259,10 +177,10 @@ class ReliefRounds:
         dry = self._in_dry_rest(policy, LOW_NODE_LOAD)
         ready = {node for node in hot if self._is_ready(node, rests, dry)}
         RESTING.set(len(hot) - len(ready))
-        paused, waiting, size = self._paused(policy, now), list[str](), self._nodes_of_a_round
+        paused, waiting, size = self._gate.paused(policy, now), list[str](), self._nodes_of_a_round
         if not policy.why_not:
-            may_wait = (node for node in ready if self._pool(node) not in paused.pools)
-            waiting = sorted({*may_wait} - self._tried, key=lambda node: _urgency(node, hot[node]))
+            may_wait = (node for node in ready if pool_of(self._table, node) not in paused.pools)
+            waiting = sorted({*may_wait} - self._tried, key=lambda node: urgency(node, hot[node]))
         chosen = waiting[:size]
         if not (chosen or self._has_more) or self._counts(policy, now).are_used_up:
             return
@@ -286,7 +204,7 @@ class ReliefRounds:
             return
         # Reading took time: what is planned must not rest on the table from before.
         now = self.now()
-        if self._reason_to_wait(now) or self.policy != policy:
+        if self._gate.reason_to_wait(self.policy, now) or self.policy != policy:
             return
         self._tried.update(chosen)
         self._tried_others.update(others)
@@ -299,8 +217,7 @@ class ReliefRounds:
         if not await self._write(policy, hot, plan, pods, now):
             ROUNDS.labels("failed").inc()
             return
-        pools = {node: self._pool(node) for node in planning.hot}
-        self._note_hopeless(plan, pools, held_back, rests, now)
+        self._hopeless.note_plan(plan, planning.hot, held_back, rests, now)
         ROUNDS.labels("planned").inc()
 
     def _is_ready(self, node: str, rests: Rests, dry: Collection[str]) -> bool:
@@ -386,15 +303,6 @@ class ReliefRounds:
         planned = self._memory.planned_pods(now - policy.interval_seconds)
         return CapCounts(policy.caps, planned, policy.most_pods)
 
-    def _span_seconds(self, node: str) -> float:
-        record = self._table.snapshot(node).node
-        policy = None if record is None else record.hot_nodes
-        return _DEFAULT_SPAN_SECONDS if policy is None else float(policy.span_seconds)
-
-    def _pool(self, node: str) -> str:
-        record = self._table.snapshot(node).node
-        return "" if record is None or record.hot_nodes is None else record.hot_nodes.pool
-
     def _plan_id(self, hot: Alerts, now: float, node: PlannedNode) -> str:
         if node.strategy != LOW_NODE_LOAD:
             hour = int(now // LOOK_BACK_SECONDS)
@@ -406,100 +314,6 @@ class ReliefRounds:
         seconds = (as_of or 0.0) - (time_or_none(opened) or 0.0)
         purpose = f"{node.node}/{node.strategy}/{opened}"
         return self._memory.next_id(purpose, int(max(seconds, 0.0) // LOOK_BACK_SECONDS))
-
-    # -- alerts about what cannot be done
-
-    def _note_hopeless(
-        self, plan: ReliefPlan, pools: Mapping[str, str], held_back: Collection[str], rests: Rests,
-        now: float,
-    ) -> None:  # fmt: skip
-        """Open alerts about hot nodes for which the plan does nothing, and close others. `pools`
-        are those of the hot nodes."""
-        plan = _of_low_node_load(plan)
-        hopeless = [*hopeless_nodes(plan, pools, held_back)]
-        subjects = {each.subject for each in hopeless}
-        # Another attempt with pods that the evictor refused is no sign that something can be done.
-        planned = {
-            item.node for item in plan.items
-            if not all(rests.was_refused(move.uid) for move in item.moves)
-        }  # fmt: skip
-
-        def reason(subject: Subject, pool: str) -> CloseReason | None:
-            if subject in subjects:
-                return None
-            if subject.node:
-                return "planned" if subject.node in planned else None
-            is_about_targets = subject.rule == "all_nodes_hot"
-            return "cooled" if is_about_targets and pool in pools.values() else None
-
-        self._unsent += self.alerts.closed(reason, now)
-        self._unsent += self.alerts.opened(hopeless, now)
-
-    def _note_paused(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
-        """Open an alert for each pool with hot nodes for which no plans are made, because the last
-        ones did not help, and close others."""
-        pools = self._paused(policy, now).pools
-
-        def reason(subject: Subject, pool: str) -> CloseReason | None:
-            if subject.rule != "plans_do_not_help" or pool in pools:
-                return None
-            return "policy" if policy.why_not else "planned"
-
-        self._unsent += self.alerts.closed(reason, now)
-        hopeless = [
-            Hopeless(Subject("plans_do_not_help", "", pool), pool, _TOO_FEW)
-            for pool in sorted(pools & {self._pool(node) for node in hot})
-        ]
-        self._unsent += self.alerts.opened(hopeless, now)
-
-    def _reason_to_close(
-        self, policy: ReliefPolicy, hot: Alerts, subject: Subject, pool: str
-    ) -> CloseReason | None:
-        """Why an alert ends without a round; None if it does not."""
-        if policy.why_not:
-            return "policy"
-        if not subject.node:
-            return None if any(self._pool(node) == pool for node in hot) else "cooled"
-        if subject.node in hot:
-            return None
-        return "node deleted" if self._table.snapshot(subject.node).node is None else "cooled"
-
-    async def _send_alerts(self, now: float) -> None:
-        """Write changes of alerts, and again those that have been open for long."""
-        self._unsent += self.alerts.repeats(now)
-        HOPELESS.set(len(self.alerts))
-        while self._unsent and self._may_publish():
-            record = self._unsent[0]
-            try:
-                await self._publish(record)
-            except KafkaError as error:
-                log.warning("alert is not delivered, trying again", id=record.id,
-                            why=error.message)  # fmt: skip
-                return
-            self._unsent.popleft()
-            log.info("alert", id=record.id, change=record.transition, why=record.why)
-
-
-def _of_low_node_load(plan: ReliefPlan) -> ReliefPlan:
-    return msgspec.structs.replace(
-        plan,
-        strategies=tuple(each for each in plan.strategies if each.strategy == LOW_NODE_LOAD),
-        items=tuple(each for each in plan.items if each.strategy == LOW_NODE_LOAD),
-    )
-
-
-def _open_alerts(table: Table) -> dict[str, tuple[OpenAlert, ...]]:
-    return {
-        name: records.state.alerts
-        for name, records in zip(*table.rows(), strict=True)
-        if name and records.node is not None and records.state is not None and records.state.alerts
-    }
-
-
-def _urgency(node: str, alerts: tuple[OpenAlert, ...]) -> tuple[bool, str, str]:
-    """Critical alerts first, then the oldest ones."""
-    is_critical = any(alert.severity == "critical" for alert in alerts)
-    return not is_critical, min(alert.since for alert in alerts), node
 
 
 def _workload(pod: PodRecord) -> str:

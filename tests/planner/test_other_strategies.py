@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from actuators.planner.planning_gate import BLOCKED, PAUSED
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
-from actuators.planner.relief_rounds import BLOCKED, FIRST_NODES, PAUSE_SECONDS, PAUSED
+from actuators.planner.relief_rounds import FIRST_NODES, PAUSE_SECONDS
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import JUDGED_PLANS
 from pipeline.times import format_time

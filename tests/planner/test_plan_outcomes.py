@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from actuators.planner.planner import take_record
-from actuators.planner.relief_rounds import BLOCKED, PAUSED
+from actuators.planner.planning_gate import BLOCKED, PAUSED
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETTLE_SECONDS
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts

@@ -13,7 +13,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from actuators.planner.planner import BAD, Planner
-from actuators.planner.relief_rounds import BLOCKED, RESTING
+from actuators.planner.planning_gate import BLOCKED
+from actuators.planner.relief_rounds import RESTING
 from pipeline.clock import SystemClock
 from pipeline.errors import NotFoundError
 from pipeline.extender.decision_rules import rules_of

@@ -15,12 +15,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from actuators.cluster.write_queue import Write, WriteQueue
+from actuators.object_owner import MANAGED_BY, OURS
 from pipeline.errors import ApiRefusedError, ConflictError, KubernetesError, NotFoundError
 from pipeline.kube.api_client import JSON_PATCH, Api, decode_answer
 from pipeline.processors.slo.crd_fields import API_VERSION, GROUP
-
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-OURS: Final = "springtide"
 
 Execute = Callable[[], Awaitable[None]]
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from actuators.cluster.custom_resources import MANAGED_BY, OURS
+from actuators.object_owner import MANAGED_BY, OURS
 from pipeline.errors import NotFoundError
 from pipeline.kube.api_client import MERGE, Api, decode_answer
 from pipeline.processors.eviction.migration_job import EVICT_DIRECTLY

@@ -5,13 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from actuators.cluster.custom_resources import (
-    MANAGED_BY,
-    NODE_SLO,
-    OURS,
-    CustomResources,
-    DesiredSpec,
-)
+from actuators.cluster.custom_resources import NODE_SLO, CustomResources, DesiredSpec
+from actuators.object_owner import MANAGED_BY, OURS
 from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
 from tests.actuators.contexts import FeatureWorld
 

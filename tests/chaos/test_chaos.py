@@ -59,7 +59,7 @@ async def test_a_seeded_bug_of_each_guarantee_is_found(
     monkeypatch.setattr(checker, "STEADY_SECONDS", 20.0)
     with local_cluster() as cluster:
         found = await chaos(
-            plane, cluster, tmp_path, seed=SEED, seconds=120, nodes=20, instances=2,
+            plane, cluster, tmp_path, seed=SEED, seconds=300, nodes=20, instances=2,
             report=lambda line: None, planned=KILLS, bugs=BUGS,
         )  # fmt: skip
     await until(lambda: delete_others(plane, permanent), 120)

@@ -92,4 +92,4 @@ def test_pods_of_a_hot_node_would_move_to_a_calm_one(cluster: Cluster, tmp_path:
 
     policy.write_text("kind: Nothing")
     ran = run("--policy", str(policy))
-    assert (ran.returncode, "no strategy that is in force" in ran.stderr) == (1, True)
+    assert (ran.returncode, "has no DeschedulerConfiguration" in ran.stderr) == (1, True)

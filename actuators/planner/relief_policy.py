@@ -82,5 +82,5 @@ def _others(descheduling: Descheduling) -> Iterator[tuple[str, StrategyArgs]]:
     for profile in descheduling.profiles:
         for name in profile.enabled.get("balance", ()):
             args = profile.args.get(name)
-            if isinstance(args, StrategyArgs) and not (args.paused or why_off(profile, name)):
+            if isinstance(args, StrategyArgs) and not why_off(profile, name):
                 yield name, args

@@ -38,7 +38,7 @@ from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import SelectedFit
 from pipeline.processors.descheduling.move_memory import IncomingUsage
 from pipeline.processors.descheduling.node_requests import NodeRequest
-from pipeline.processors.descheduling.strategy import Plan, after_plan, unchanged
+from pipeline.processors.descheduling.strategy import Plan, after_plan
 from pipeline.processors.eviction.evictability import protections_of
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.processors.eviction.refusals import verdict
@@ -150,7 +150,7 @@ class ReliefPlanning:
         self.hot = frozenset[str]()
         urgent: list[list[str]] = []
         for configured in self._strategies:
-            if configured.off or configured.strategy.is_paused:
+            if configured.off:
                 continue
             sources = [names[index] for index in configured.strategy.sources(self._nodes).tolist()]
             if configured.pool:
@@ -183,7 +183,7 @@ class ReliefPlanning:
             # LowNodeLoad books usage of its targets itself.
             if not configured.pool:
                 landing = CoolTargets(landing, nodes, own, limits)
-            plan = _run(configured, nodes, own, landing)
+            plan = configured.plan(nodes, own, landing)
             runs.append(_documented(configured, plan, nodes, own))
             # The next strategy sees the moves of this one.
             earlier += [Arrival(m.pod, m.target) for m in plan.moves if m.target is not None]
@@ -209,25 +209,14 @@ class ReliefPlanning:
         return replace(pods, resting_targets=resting) if resting else pods
 
 
-def _run(
-    configured: ConfiguredStrategy,
-    nodes: ClusterNodes,
-    pods: ClusterPods,
-    landing: LandingSimulator,
-) -> Plan:
-    strategy = configured.strategy
-    if configured.off:
-        return unchanged(strategy.name, nodes, configured.off)
-    return strategy.plan(nodes, pods, landing)
-
-
 def _documented(
     configured: ConfiguredStrategy, plan: Plan, nodes: ClusterNodes, pods: ClusterPods
 ) -> StrategyRun:
     members = configured.is_member
     known = int(np.isfinite(nodes.usage[members, :2]).all(axis=1).sum())
-    is_off = bool(configured.off) or configured.strategy.is_paused
-    return StrategyRun(plan, nodes, pods, configured.pool, int(members.sum()), known, is_off)
+    return StrategyRun(
+        plan, nodes, pods, configured.pool, int(members.sum()), known, bool(configured.off)
+    )
 
 
 def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRecord], str | None]:

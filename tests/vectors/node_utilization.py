@@ -138,7 +138,7 @@ def _balance(case: Case) -> object:
     (pool,) = pools_of_configuration(low, columns.labels)
     (configured,) = low_node_load_strategies([pool], low.args)
     own = replace(of_pods, caps=MoveCaps(per_node=case.get("node_limit")))
-    plan = configured.strategy.plan(columns, own, FitSimulator(columns, own))
+    plan = configured.plan(columns, own, FitSimulator(columns, own))
     places = [columns.resources.index(name) for name in watched_resources(pool.pool)]
     parts = (columns.capacity, columns.usage, columns.prod_usage)
     capacity, usage, prod = (part[:, places] for part in parts)

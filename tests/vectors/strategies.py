@@ -13,12 +13,14 @@ from pipeline.processors.descheduling.configured_strategies import (
     low_node_load_strategies,
     pools_of_configuration,
     selected_nodes,
+    why_off,
 )
+from pipeline.processors.descheduling.descheduler_config import MIGRATION_CONTROLLER, Profile
 from pipeline.processors.descheduling.field_types import PodSelector
+from pipeline.processors.descheduling.fragmentation import NAME as FRAGMENTATION
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy, imbalance
 from pipeline.processors.descheduling.landing import Arrival
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad
-from pipeline.processors.descheduling.move_counts import MoveCounts
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.descheduling.node_limits import (
     CLASSES,
@@ -30,6 +32,7 @@ from pipeline.processors.descheduling.node_limits import (
     static_limits,
     watched_resources,
 )
+from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.pod_order import (
     eviction_order,
     fit_scores,
@@ -38,6 +41,10 @@ from pipeline.processors.descheduling.pod_order import (
     weights_of,
 )
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy, rank
+from pipeline.processors.descheduling.strategy_args import (
+    CustomPriorityArgs,
+    FragmentationAwareArgs,
+)
 from pipeline.processors.descheduling.tier_moves import TierStrategy, smallest_first, tiers_of
 from pipeline.processors.eviction.evictability import read_cost
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE, raw_allocatable
@@ -273,7 +280,7 @@ def low_node_load_evictions(case: Case) -> object:
     pools = pools_of_configuration(low, nodes.labels)
     for configured in low_node_load_strategies(pools, low.args, confirmed=confirmed):
         own = configured.pods.apply(pods)
-        plan = configured.strategy.plan(nodes, own, FitSimulator(nodes, own))
+        plan = configured.plan(nodes, own, FitSimulator(nodes, own))
         assert plan.moves or plan.reason
         evicted += [pods.records[move.pod].name for move in plan.moves]
     return {"evicted": evicted}
@@ -533,11 +540,14 @@ def fragmentation_aware(case: Case) -> object:
         strategy = FragmentationStrategy(
             resources=resources, imbalance_threshold=case["imbalance_threshold"],
             min_improvement=case["min_improvement"], node_fit=case.get("node_fit", False),
-            is_paused=case.get("paused", False),
         )  # fmt: skip
         plan = strategy.plan(nodes, pods, FitSimulator(nodes, pods))
         evicted = [pods.records[move.pod].name for move in plan.moves]
-        return {"evicted": [] if case.get("dry_run") else evicted}
+        args = FragmentationAwareArgs(paused=case.get("paused", False))
+        enabled = {"balance": (FRAGMENTATION,), "evict": (MIGRATION_CONTROLLER,)}
+        profile = Profile("", None, enabled, None, {FRAGMENTATION: args})
+        is_off = why_off(profile, FRAGMENTATION) != ""
+        return {"evicted": [] if case.get("dry_run") or is_off else evicted}
     world = {
         "nodes": [{"name": "node1", "allocatable": plain(case["allocatable"])}],
         "pods": plain(case["pods"]),
@@ -557,10 +567,15 @@ def _labels(selector: Case | None) -> Selector | None:
 
 
 def _priority_differs(given: Case, expected: Case) -> Difference | None:
-    """Koordinator books nothing between the pods of a node in its mode BestEffort."""
-    if given["kind"] != "run" or given.get("mode", "BestEffort") != "BestEffort":
+    """Koordinator cordons nodes, and books nothing between the pods of a node in its mode
+    BestEffort."""
+    if given["kind"] != "run":
         return None
     chosen = _run_tiers(given)
+    if expected["cordoned"]:
+        return Difference("no role has the right to cordon", "autoCordon does nothing", chosen)
+    if given.get("mode", "BestEffort") != "BestEffort":
+        return None
     if set(chosen["evicted"]) >= set(expected["evicted"]):
         return None
     return Difference(
@@ -613,9 +628,9 @@ def custom_priority(case: Case) -> object:
             strategy = TierStrategy(selectors=(), node_fit=case["node_fit"])
             targets = np.flatnonzero([name != "source" for name in nodes.names])
             landing = FitSimulator(nodes, pods)
-            counts = MoveCounts(pods)
-            landed, _ = strategy.place(np.arange(len(pods)), targets, landing, [], counts)
-            return {"candidates": [pods.records[pod].name for pod, _ in landed]}
+            planned = PlannedMoves(nodes, pods, landing, node_fit=case["node_fit"])
+            moves, _ = strategy.place(np.arange(len(pods)), targets, planned)
+            return {"candidates": [pods.records[move.pod].name for move in moves]}
     return _run_tiers(case)
 
 
@@ -643,15 +658,17 @@ def _capacity(case: Case) -> object:
 def _run_tiers(case: Case) -> Case:
     order = plain(case["eviction_order"])
     nodes, pods = _requests_world(case)
+    args = CustomPriorityArgs(
+        mode=case.get("mode", "BestEffort"), auto_cordon=case.get("auto_cordon", False)
+    )
     strategy = TierStrategy(
         selectors=tuple(_labels(tier["node_selector"]) for tier in order),
-        mode=case.get("mode", "BestEffort"), auto_cordon=case.get("auto_cordon", False),
-        node_fit=case.get("node_fit", True),
+        mode=args.mode, node_fit=case.get("node_fit", True),
     )  # fmt: skip
     plan = strategy.plan(nodes, pods, FitSimulator(nodes, pods))
     return {
         "evicted": [pods.records[move.pod].name for move in plan.moves],
-        "cordoned": [nodes.names[node] for node in plan.cordoned],
+        "cordoned": [],
     }
 
 

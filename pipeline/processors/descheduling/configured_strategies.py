@@ -9,21 +9,23 @@ import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray
-from pipeline.processors.descheduling.cluster_columns import ClusterPods
+from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.descheduler_config import (
+    LOW_NODE_LOAD,
     MIGRATION_CONTROLLER,
     Descheduling,
     Profile,
 )
-from pipeline.processors.descheduling.field_types import Namespaces, PodSelector
+from pipeline.processors.descheduling.field_types import Namespaces, PodSelector, StrategyArgs
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
+from pipeline.processors.descheduling.landing import LandingSimulator
 from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import DETECTED, LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.requested_relief import RequestStrategy
 from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
-from pipeline.processors.descheduling.strategy import Strategy
+from pipeline.processors.descheduling.strategy import Plan, Strategy, unchanged
 from pipeline.processors.descheduling.strategy_args import (
     CustomPriorityArgs,
     FragmentationAwareArgs,
@@ -86,6 +88,12 @@ class ConfiguredStrategy(NamedTuple):
     pool: str = ""
     off: str = ""
 
+    def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
+        """The plan of the strategy for these of its `pods`."""
+        if self.off:
+            return unchanged(self.strategy.name, nodes, self.off)
+        return self.strategy.plan(nodes, pods, landing)
+
 
 _WITH_FIT: Final = (
     LowNodeLoadStrategy
@@ -109,6 +117,8 @@ def why_off(profile: Profile, plugin: str) -> str:
     if plugin not in profile.enabled.get("balance", ()):
         return f"{plugin} is not enabled in plugins.balance of its profile"
     args = profile.args.get(plugin)
+    if isinstance(args, StrategyArgs) and args.paused:
+        return f"{plugin} is paused"
     if isinstance(args, ScaleDownBinPackArgs) and args.strategy == "CalculateOnly":
         return f"{args.strategy} evicts nothing"
     if MIGRATION_CONTROLLER not in profile.enabled.get("evict", ()):
@@ -220,12 +230,11 @@ def low_node_load_strategies(
                 confirmed=confirmed,
                 node_fit=args.node_fit,
                 number_of_nodes=args.number_of_nodes,
-                is_paused=args.paused or not pool.is_certain,
             ),
             PodFilter(args.evictable_namespaces, args.pod_selectors),
             is_member,
             pool.name,
-            off,
+            off or ("" if pool.is_certain and not args.paused else f"{LOW_NODE_LOAD} is paused"),
         )
         for pool, is_member in pools
     ]
@@ -249,10 +258,8 @@ def other_strategies(
                 strategy = TierStrategy(
                     selectors=tuple(tier.node_selector for tier in args.eviction_order),
                     mode=args.mode,
-                    auto_cordon=args.auto_cordon,
                     node_fit=args.node_fit,
                     is_member=is_member,
-                    is_paused=args.paused,
                 )
             elif isinstance(args, ScaleDownBinPackArgs):
                 strategy = ScaleDownStrategy(
@@ -260,11 +267,10 @@ def other_strategies(
                     resources=args.resources,
                     weights=args.resource_weights,
                     is_member=is_member,
-                    is_paused=args.paused,
                 )
             elif isinstance(args, NodeReservationArgs):
                 own = RequestStrategy if isinstance(args, NodeRequestsArgs) else ReservationStrategy
-                strategy = own(node_fit=args.node_fit, is_member=is_member, is_paused=args.paused)
+                strategy = own(node_fit=args.node_fit, is_member=is_member)
             else:
                 strategy = FragmentationStrategy(
                     resources=args.resources,
@@ -272,6 +278,5 @@ def other_strategies(
                     min_improvement=args.min_improvement_threshold,
                     node_fit=args.node_fit,
                     is_member=is_member,
-                    is_paused=args.paused,
                 )
             yield ConfiguredStrategy(strategy, pods, is_member, off=why_off(profile, name))

@@ -7,15 +7,15 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
-from pipeline.processors.descheduling.move_counts import MoveCounts
+from pipeline.processors.descheduling.landing import LandingSimulator
+from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.strategy import (
     MOST_STAYS,
     Move,
     Plan,
     SourcePlan,
     Stay,
-    projected,
+    planned,
     unchanged,
     with_pods,
 )
@@ -52,7 +52,6 @@ class FragmentationStrategy:
     min_improvement: float = 0.02
     node_fit: bool = True
     is_member: BoolArray | None = None
-    is_paused: bool = False
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
@@ -63,22 +62,13 @@ class FragmentationStrategy:
         return order
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        if self.is_paused:
-            return unchanged(self.name, nodes, "the strategy is paused")
         sources = with_pods(self.sources(nodes), pods)
         if not len(sources):
             return unchanged(self.name, nodes, "no node is out of balance")
-        arrivals: list[Arrival] = []
-        counts = MoveCounts(pods)
-        by_name = np.argsort(nodes.by_name)
-        plans = []
-        for node in sources.tolist():
-            targets = by_name[by_name != node]
-            plans.append(self._relieve(nodes, pods, node, targets, landing, arrivals, counts))
-        moves = [move for plan in plans for move in plan.moves]
-        usage, prod_usage = projected(nodes, pods, moves)
-        reason = "" if moves else "no pod that may move improves the balance of its node"
-        return Plan(self.name, tuple(plans), reason, usage, prod_usage, len(nodes) - 1)
+        planned_moves = PlannedMoves(nodes, pods, landing, node_fit=self.node_fit)
+        plans = [self._relieve(nodes, pods, node, planned_moves) for node in sources.tolist()]
+        why_none = "no pod that may move improves the balance of its node"
+        return planned(self.name, nodes, pods, plans, why_none, len(nodes) - 1)
 
     def _columns(self, nodes: ClusterNodes) -> list[int]:
         return [nodes.resources.index(name) for name in self.resources]
@@ -98,32 +88,25 @@ class FragmentationStrategy:
         return gains
 
     def _relieve(
-        self, nodes: ClusterNodes, pods: ClusterPods, node: int, targets: IntArray,
-        landing: LandingSimulator, arrivals: list[Arrival], counts: MoveCounts,
-    ) -> SourcePlan:  # fmt: skip
+        self, nodes: ClusterNodes, pods: ClusterPods, node: int, planned: PlannedMoves
+    ) -> SourcePlan:
         here, gains = pods.on(node), self.gains(nodes, pods, node)
         helps = (gains > self.min_improvement) & pods.may_move[here]
-        tried = 0
+        moves: list[Move] = []
         stays: list[Stay] = []
+        tried = 0
         for index in np.argsort(-gains, kind="stable").tolist():
-            pod = int(here[index])
+            if moves or tried == MOST_TRIED:
+                break
             if not helps[index]:
                 continue
-            if (reason := counts.objection(pod)) is not None:
-                stays.append(Stay(pod, reason))
-                continue
-            found = Landing(None)
-            if self.node_fit:
-                found = landing.land(pod, targets, arrivals)
-                if found.node is None:
-                    stays.append(Stay(pod, "no other node takes it", found))
-                    tried += 1
-                    if tried == MOST_TRIED:
-                        break
-                    continue
-                arrivals.append(Arrival(pod, found.node))
             why = f"without it the shares of its node deviate by {gains[index]:.3f} less"
-            counts.add(pod)
-            move = Move(pod, node, found, why)
-            return SourcePlan(node, "requests", (), (move,), tuple(stays[:MOST_STAYS]), True)
-        return SourcePlan(node, "requests", (), (), tuple(stays[:MOST_STAYS]), False)
+            found = planned.add(int(here[index]), planned.others(node), why)
+            if isinstance(found, Move):
+                moves.append(found)
+            else:
+                stays.append(found)
+                tried += found.landing is not None
+        return SourcePlan(
+            node, "requests", (), tuple(moves), tuple(stays[:MOST_STAYS]), bool(moves)
+        )

@@ -53,7 +53,7 @@ from pipeline.processors.descheduling.strategy import (
     Plan,
     SourcePlan,
     Stay,
-    projected,
+    planned,
     unchanged,
 )
 
@@ -87,7 +87,6 @@ class LowNodeLoadStrategy:
     confirmed: BoolArray | None = None
     node_fit: bool = True
     number_of_nodes: int = 0
-    is_paused: bool = False
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
@@ -98,8 +97,6 @@ class LowNodeLoadStrategy:
         )
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        if self.is_paused:
-            return unchanged(self.name, nodes, "the strategy is paused")
         view = _View(self, nodes)
         hot = np.isin(view.classes, (HIGH, PROD_HIGH))
         sources = hot if self.confirmed is None else hot & self.confirmed
@@ -113,10 +110,7 @@ class LowNodeLoadStrategy:
             targets = np.flatnonzero(np.isin(view.classes, (target_class, BOTH_LOW)))
             for node in _hottest_first(view, nodes, of_scope).tolist():
                 plans.append(relief.relieve(node, scope, targets))
-        moves = [move for plan in plans for move in plan.moves]
-        usage, prod_usage = projected(nodes, pods, moves)
-        reason = "" if moves else _reason_of_stays(plans)
-        return Plan(self.name, tuple(plans), reason, usage, prod_usage, len(low))
+        return planned(self.name, nodes, pods, plans, _reason_of_stays(plans), len(low))
 
 
 class _View:

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
-from pipeline.processors.descheduling.move_counts import MoveCounts
+from pipeline.processors.descheduling.landing import LandingSimulator
+from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.pod_order import eviction_order, fit_scores
 from pipeline.processors.descheduling.strategy import (
     MOST_STAYS,
@@ -21,7 +21,7 @@ from pipeline.processors.descheduling.strategy import (
     Plan,
     SourcePlan,
     Stay,
-    projected,
+    planned,
     unchanged,
     with_pods,
 )
@@ -39,7 +39,6 @@ class RequestStrategy:
 
     node_fit: bool = True
     is_member: BoolArray | None = None
-    is_paused: bool = False
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
@@ -50,17 +49,13 @@ class RequestStrategy:
         return order
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        if self.is_paused:
-            return unchanged(self.name, nodes, "the strategy is paused")
         sources = with_pods(self.sources(nodes), pods)
         if not len(sources):
             return unchanged(self.name, nodes, "no node asks for relief")
         relief = _Relief(nodes, pods, landing, node_fit=self.node_fit)
         plans = [relief.relieve(node) for node in sources.tolist()]
-        moves = [move for plan in plans for move in plan.moves]
-        usage, prod_usage = projected(nodes, pods, moves)
-        reason = "" if moves else "no pod that may move fits on another node"
-        return Plan(self.name, tuple(plans), reason, usage, prod_usage, len(nodes) - 1)
+        why_none = "no pod that may move fits on another node"
+        return planned(self.name, nodes, pods, plans, why_none, len(nodes) - 1)
 
 
 class _Relief:
@@ -69,12 +64,9 @@ class _Relief:
     def __init__(
         self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator, *, node_fit: bool
     ) -> None:
-        self._nodes, self._pods, self._landing = nodes, pods, landing
-        self._node_fit = node_fit
+        self._nodes, self._pods = nodes, pods
         self._columns = [nodes.resources.index(name) for name in _COLUMNS]
-        self._by_name = np.argsort(nodes.by_name)
-        self._arrivals: list[Arrival] = []
-        self._counts = MoveCounts(pods)
+        self._planned = PlannedMoves(nodes, pods, landing, node_fit=node_fit)
 
     def relieve(self, node: int) -> SourcePlan:
         pods, request = self._pods, self._nodes.asked[node]
@@ -92,15 +84,11 @@ class _Relief:
         while waiting and (left > 0).any() and len(moves) < MOST_MOVES:
             pod = self._next(waiting, usage, left)
             waiting.remove(pod)
-            if (reason := self._counts.objection(pod)) is not None:
-                stays.append(Stay(pod, reason))
+            found = self._planned.add(pod, self._planned.others(node), why)
+            if isinstance(found, Stay):
+                stays.append(found)
                 continue
-            found = self._land(pod, node)
-            if self._node_fit and found.node is None:
-                stays.append(Stay(pod, "no other node takes it", found))
-                continue
-            self._counts.add(pod)
-            moves.append(Move(pod, node, found, why))
+            moves.append(found)
             left -= usage[pod]
         is_relieved = not (left > 0).any()
         self._give_back(moves, left, usage)
@@ -123,19 +111,10 @@ class _Relief:
         fits = fit_scores(usage[pods], left, (left > 0).astype(np.float64))
         return waiting[int(eviction_order(self._pods.ranks.take(pods), fits)[0])]
 
-    def _land(self, pod: int, node: int) -> Landing:
-        if not self._node_fit:
-            return Landing(None)
-        found = self._landing.land(pod, self._by_name[self._by_name != node], self._arrivals)
-        if found.node is not None:
-            self._arrivals.append(Arrival(pod, found.node))
-        return found
-
     def _give_back(self, moves: list[Move], left: FloatArray, usage: FloatArray) -> None:
         """Let pods stay without which the request would be met as well, the last ones first."""
         for move in reversed(moves[:]):
             if (left + usage[move.pod] <= 0).all():
                 left += usage[move.pod]
                 moves.remove(move)
-                self._counts.remove(move.pod)
-                self._arrivals[:] = [each for each in self._arrivals if each.pod != move.pod]
+                self._planned.remove(move)

@@ -8,16 +8,9 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
-from pipeline.processors.descheduling.move_counts import MoveCounts
-from pipeline.processors.descheduling.strategy import (
-    Move,
-    Plan,
-    SourcePlan,
-    Stay,
-    projected,
-    unchanged,
-)
+from pipeline.processors.descheduling.landing import LandingSimulator
+from pipeline.processors.descheduling.planned_moves import PlannedMoves
+from pipeline.processors.descheduling.strategy import Move, Plan, SourcePlan, Stay, planned
 
 NAME: Final = "ScaleDownBinPack"
 MOST_TRIED: Final = 100
@@ -71,7 +64,6 @@ class ScaleDownStrategy:
     resources: tuple[str, ...] = ("cpu", "memory")
     weights: Mapping[str, float] = field(default_factory=dict)
     is_member: BoolArray | None = None
-    is_paused: bool = False
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
@@ -92,8 +84,6 @@ class ScaleDownStrategy:
         return sums
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        if self.is_paused:
-            return unchanged(self.name, nodes, "the strategy is paused")
         ranked, scores = rank(nodes, pods, self.resources, self.weights)
         # Nodes that stay in use take pods first, those that become empty last.
         stay = np.nan_to_num(scores, nan=np.inf, posinf=1e300)
@@ -101,28 +91,24 @@ class ScaleDownStrategy:
         ranked = ranked[np.isin(pods.node[ranked], self.sources(nodes))]
         # Nodes that pods left are no targets: they are to become empty.
         left: dict[int, None] = {}
-        arrivals: list[Arrival] = []
-        counts = MoveCounts(pods)
+        planned_moves = PlannedMoves(nodes, pods, landing)
         moves: list[Move] = []
         stays: list[Stay] = []
         for pod in ranked[:MOST_TRIED].tolist():
             if len(moves) == self.most_pods:
                 break
             source = int(pods.node[pod])
-            if any(arrival.node == source for arrival in arrivals):
-                continue
-            if (why := counts.objection(pod)) is not None:
-                stays.append(Stay(pod, why))
+            if any(move.target == source for move in moves):
                 continue
             targets = [node for node in stays_long.tolist() if node != source and node not in left]
-            found = landing.land(pod, np.array(targets, np.int64), arrivals)
-            if found.node is None:
-                stays.append(Stay(pod, "no other node takes it", found))
+            found = planned_moves.add(
+                pod, np.array(targets, np.int64), "its node becomes empty first"
+            )
+            if isinstance(found, Stay):
+                stays.append(found)
                 continue
             left[source] = None
-            counts.add(pod)
-            arrivals.append(Arrival(pod, found.node))
-            moves.append(Move(pod, source, found, "its node becomes empty first"))
+            moves.append(found)
         plans = tuple(
             SourcePlan(
                 node, "requests", (), tuple(move for move in moves if move.source == node),
@@ -130,6 +116,5 @@ class ScaleDownStrategy:
             )
             for node in left
         )  # fmt: skip
-        usage, prod_usage = projected(nodes, pods, moves)
-        reason = "" if moves else "no other node takes a pod that may move"
-        return Plan(self.name, plans, reason, usage, prod_usage, len(nodes) - len(left))
+        why_none = "no other node takes a pod that may move"
+        return planned(self.name, nodes, pods, plans, why_none, len(nodes) - len(left))

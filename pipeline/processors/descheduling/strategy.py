@@ -60,7 +60,6 @@ class Plan(NamedTuple):
     usage: FloatArray
     prod_usage: FloatArray
     targets: int = 0
-    cordoned: tuple[int, ...] = ()
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -73,9 +72,6 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def is_paused(self) -> bool: ...
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
         """The nodes whose pods may move, the most urgent first."""
@@ -96,19 +92,22 @@ def unchanged(strategy: str, nodes: ClusterNodes, reason: str, targets: int = 0)
     return Plan(strategy, (), reason, nodes.usage, nodes.prod_usage, targets)
 
 
-def projected(
-    nodes: ClusterNodes, pods: ClusterPods, moves: Sequence[Move]
-) -> tuple[FloatArray, FloatArray]:
-    """Usage of nodes and of their Prod after the moves. Where usage of a pod is unknown, nothing is
-    known to leave its node, and its estimate arrives."""
-    usage, prod = nodes.usage.copy(), nodes.prod_usage.copy()
+def planned(
+    strategy: str, nodes: ClusterNodes, pods: ClusterPods, sources: Sequence[SourcePlan],
+    why_none: str, targets: int,
+) -> Plan:  # fmt: skip
+    """The plan for these sources; `why_none` is the reason if nothing moves."""
+    usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
+    moves = [move for source in sources for move in source.moves]
     for move in moves:
-        counted = [usage, prod] if pods.is_prod[move.pod] else [usage]
-        for used in counted:
+        # Where usage of a pod is unknown, nothing is known to leave its node, and its estimate
+        # arrives.
+        for used in [usage, prod_usage] if pods.is_prod[move.pod] else [usage]:
             used[move.source] -= np.nan_to_num(pods.usage[move.pod])
             if move.target is not None:
                 used[move.target] += pods.expected[move.pod]
-    return usage, prod
+    reason = "" if moves else why_none
+    return Plan(strategy, tuple(sources), reason, usage, prod_usage, targets)
 
 
 def after_plan(

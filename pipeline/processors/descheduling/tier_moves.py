@@ -8,15 +8,15 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import Arrival, Landing, LandingSimulator
-from pipeline.processors.descheduling.move_counts import MoveCounts
+from pipeline.processors.descheduling.landing import LandingSimulator
+from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.strategy import (
     MOST_STAYS,
     Move,
     Plan,
     SourcePlan,
     Stay,
-    projected,
+    planned,
     unchanged,
     with_pods,
 )
@@ -64,10 +64,8 @@ class TierStrategy:
 
     selectors: tuple[Selector | None, ...]
     mode: Literal["BestEffort", "DrainNode"] = "BestEffort"
-    auto_cordon: bool = False
     node_fit: bool = True
     is_member: BoolArray | None = None
-    is_paused: bool = False
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
@@ -82,77 +80,54 @@ class TierStrategy:
         return tiers if self.is_member is None else np.where(self.is_member, tiers, NO_TIER)
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
-        if self.is_paused:
-            return unchanged(self.name, nodes, "the strategy is paused")
         tiers = self._tiers(nodes)
         sources = self.sources(nodes)
         if len(self.selectors) < 2 or not len(sources):
             return unchanged(self.name, nodes, "fewer than two tiers have nodes")
-        arrivals: list[Arrival] = []
-        counts = MoveCounts(pods)
-        plans, cordoned = [], []
+        planned_moves = PlannedMoves(nodes, pods, landing, node_fit=self.node_fit)
+        plans = []
         for node in with_pods(sources, pods).tolist():
             targets = np.flatnonzero(tiers > tiers[node])
             targets = targets[np.argsort(nodes.by_name[targets], kind="stable")]
-            plan = self._move(nodes, pods, node, targets, landing, arrivals, counts)
-            if plan.moves and self.auto_cordon and self.mode == "DrainNode":
-                cordoned.append(node)
-            plans.append(plan)
-        moves = [move for plan in plans for move in plan.moves]
-        usage, prod_usage = projected(nodes, pods, moves)
-        reason = "" if moves else "no pod that may move fits on a cheaper tier"
-        return Plan(
-            self.name, tuple(plans), reason, usage, prod_usage, len(nodes) - len(sources),
-            tuple(cordoned),
-        )  # fmt: skip
+            plans.append(self._move(nodes, pods, node, targets, planned_moves))
+        why_none = "no pod that may move fits on a cheaper tier"
+        return planned(self.name, nodes, pods, plans, why_none, len(nodes) - len(sources))
 
     def _move(
         self, nodes: ClusterNodes, pods: ClusterPods, node: int, targets: IntArray,
-        landing: LandingSimulator, arrivals: list[Arrival], counts: MoveCounts,
+        planned: PlannedMoves,
     ) -> SourcePlan:  # fmt: skip
         here = pods.on(node)
         candidates = smallest_first(pods, here[pods.may_move[here]], nodes.resources)
-        landed, stays = self.place(candidates, targets, landing, arrivals, counts)
-        if self.mode == "DrainNode" and len(landed) < len(candidates):
-            placed = sum(found.node is not None for _, found in landed)
-            del arrivals[len(arrivals) - placed :]
-            for pod, _ in landed:
-                counts.remove(pod)
-            landed = []
-        why = "a node of a cheaper tier can run it"
-        moves = tuple(Move(pod, node, found, why) for pod, found in landed)
-        is_relieved = len(landed) == len(candidates)
+        moves, stays = self.place(candidates, targets, planned)
+        if self.mode == "DrainNode" and len(moves) < len(candidates):
+            for move in reversed(moves):
+                planned.remove(move)
+            moves = []
+        is_relieved = len(moves) == len(candidates)
         return SourcePlan(
-            node, "tier", (), moves, tuple(stays[:MOST_STAYS]), is_relieved,
+            node, "tier", (), tuple(moves), tuple(stays[:MOST_STAYS]), is_relieved,
             all_or_none=self.mode == "DrainNode",
         )  # fmt: skip
 
     def place(
-        self, candidates: IntArray, targets: IntArray, landing: LandingSimulator,
-        arrivals: list[Arrival], counts: MoveCounts,
-    ) -> tuple[list[tuple[int, Landing]], list[Stay]]:  # fmt: skip
+        self, candidates: IntArray, targets: IntArray, planned: PlannedMoves
+    ) -> tuple[list[Move], list[Stay]]:
         """Land the candidates one by one, in their order."""
-        landed: list[tuple[int, Landing]] = []
+        moves: list[Move] = []
         stays: list[Stay] = []
         misses = 0
         for pod in candidates.tolist():
-            if (reason := counts.objection(pod)) is not None:
-                stays.append(Stay(pod, reason))
-                if self.mode == "DrainNode":
-                    break
-                continue
-            found = Landing(None)
-            if self.node_fit:
-                found = landing.land(pod, targets, arrivals)
-            if found.node is not None or not self.node_fit:
-                if found.node is not None:
-                    arrivals.append(Arrival(pod, found.node))
-                landed.append((pod, found))
-                counts.add(pod)
+            found = planned.add(
+                pod, targets, "a node of a cheaper tier can run it",
+                nowhere="no node of a cheaper tier takes it",
+            )  # fmt: skip
+            if isinstance(found, Move):
+                moves.append(found)
                 misses = 0
                 continue
-            stays.append(Stay(pod, "no node of a cheaper tier takes it", found))
-            misses += 1
+            stays.append(found)
+            misses += found.landing is not None
             if misses == MOST_MISSES or self.mode == "DrainNode":
                 break
-        return landed, stays
+        return moves, stays

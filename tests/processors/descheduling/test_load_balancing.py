@@ -287,7 +287,7 @@ def test_most_moves_of_a_node_are_bounded(node_fit: bool) -> None:
     pools = pools_of_configuration(low, nodes.labels)
     (configured,) = low_node_load_strategies(pools, low.args)
     columns = replace(columns, caps=MoveCaps(per_node=2))
-    plan = configured.strategy.plan(nodes, columns, FitSimulator(nodes, columns))
+    plan = configured.plan(nodes, columns, FitSimulator(nodes, columns))
     assert len(plan.moves) == 2
     assert not plan.sources[0].is_relieved
 

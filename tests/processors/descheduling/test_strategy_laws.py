@@ -98,11 +98,9 @@ def test_moves_are_of_pods_that_may_move_to_nodes_that_take_them(name: str, clus
 @pytest.mark.parametrize("name", STRATEGIES)
 @settings(max_examples=30, deadline=None)
 @given(cluster=clusters())
-def test_nothing_moves_without_a_landing_or_while_paused(name: str, cluster: Case) -> None:
+def test_nothing_moves_without_a_landing(name: str, cluster: Case) -> None:
     nodes, pods = world(cluster)
     assert STRATEGIES[name]().plan(nodes, pods, _Refusing()).moves == ()
-    paused = STRATEGIES[name](is_paused=True).plan(nodes, pods, FitSimulator(nodes, pods))
-    assert (paused.moves, paused.reason) == ((), "the strategy is paused")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

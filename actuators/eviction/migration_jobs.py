@@ -1,4 +1,4 @@
-"""PodMigrationJobs: carry out those of users, and report evictions as jobs of our own.
+"""Carry out the PodMigrationJobs of users, and follow those that report our own evictions.
 
 A user's job becomes a plan for one pod, which the executor of relief plans judges, with the limits
 of all evictions. What becomes of it is read from the evictor's actions. Writes of jobs happen in a
@@ -10,7 +10,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from decimal import Decimal
 from typing import Final, NamedTuple
 
 from actuators.eviction.eviction_calls import find_pod
@@ -19,14 +18,13 @@ from actuators.eviction.migration_job_objects import (
     REASON,
     TRIGGER,
     JobObject,
-    Report,
-    create_report,
     delete_job,
     find_job,
     name_pod,
     report_name,
     write_status,
 )
+from actuators.eviction.migration_job_reports import EvictionReports
 from actuators.eviction.migration_job_watch import STRATEGY, JobWatch, KnownJob
 from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.relief import ReliefExecutor, Terms
@@ -55,7 +53,6 @@ from pipeline.processors.eviction.migration_job import (
     ttl_seconds,
 )
 from pipeline.processors.eviction.migration_job_object import API_VERSION, MigrationJobStatus
-from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.tasks import run_all
 from pipeline.times import format_time, time_or_none
 from pipeline.topics.actions import ActionRecord
@@ -64,11 +61,6 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 log = get_logger(__name__)
 
 FINISHED = counter("evictor_migration_jobs", "PodMigrationJobs that ended, by phase.", ["phase"])
-UNREPORTED = counter(
-    "evictor_unreported_evictions", "Evictions that were not reported as a PodMigrationJob."
-)
-MOST_REPORTS: Final = 1000
-"""PodMigrationJobs of ours at the same time; further evictions have none."""
 _MOST_REMEMBERED: Final = 10_000
 _AT_ONCE: Final = 20
 """Jobs of one step for which the API server is asked."""
@@ -140,7 +132,7 @@ class MigrationJobs:
         self._events = EventReporter(gate.api, "springtide-evictor")
         self.watch = JobWatch(gate.api)
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
-        self._reports: deque[Report] = deque()
+        self._reports = EvictionReports(gate.api, self.watch)
         self._submissions: deque[tuple[KnownJob, LivePod]] = deque()
 
     async def run(self) -> None:
@@ -155,21 +147,8 @@ class MigrationJobs:
 
     def note(self, action: ActionRecord) -> None:
         """Take an action of this process; report an eviction that it begins."""
-        if not self._remember(action) or action.outcome != "intended" or not self.watch.is_read:
-            return
-        ((path, uid),) = action.before.items()
-        name = report_name(action.plan, uid or "")
-        if action.plan.startswith(f"{STRATEGY}/") or name in self.watch.jobs:
-            return
-        ours = sum(job.object.is_ours for job in self.watch.jobs.values())
-        if ours + len(self._reports) >= MOST_REPORTS:
-            UNREPORTED.inc()
-            return
-        namespace, _, name = path.partition("/")
-        ttl = duration_text(Decimal(max(round(self._gate.policy.limits.ttl_seconds), 1)))
-        report = Report(action.plan, action.strategy, action.why, namespace, name, uid or "", ttl)
-        if report not in self._reports:
-            self._reports.append(report)
+        if self._remember(action) and action.outcome == "intended" and self.watch.is_read:
+            self._reports.note(action, self._gate.policy.limits.ttl_seconds)
 
     def _remember(self, action: ActionRecord) -> bool:
         """Remember the last action about a pod; return whether it is one about a pod."""
@@ -257,8 +236,7 @@ class MigrationJobs:
         is_acting = self._mode == "act" and not self._gate.policy.is_dry
         now, asked = self._gate.clock.monotonic(), 0
         try:
-            for _ in range(min(len(self._reports), _AT_ONCE)):
-                await self._create_report(self._reports.popleft())
+            await self._reports.create(_AT_ONCE)
             due = [job for job in self.watch.jobs.values() if job.due <= now]
             due.sort(key=lambda job: job.order)
             for job in due:
@@ -273,15 +251,6 @@ class MigrationJobs:
             log.warning("PodMigrationJobs cannot be handled", why=error.message)
             return False
         return True
-
-    async def _create_report(self, report: Report) -> None:
-        try:
-            self.watch.observe(await create_report(self._gate.api, report))
-        except ConflictError:
-            pass  # it exists, and the watch delivers it
-        except KubernetesError:
-            UNREPORTED.inc()
-            raise
 
     async def _look_at(self, job: KnownJob, is_acting: bool) -> bool:
         """Look at a job; return whether the API server was asked."""

@@ -193,8 +193,8 @@ class Story:
         yield _line(now, action.node, f"outcome: {verdict}: {action.why} ({usage})")
         yield _line(
             now, action.node,
-            f"  the plan estimated from the average of {SPAN_SECONDS} s when it was made; the load "
-            "has risen since",
+            f"  the plan estimated from the average of {SPAN_SECONDS} s before it; load that has "
+            "risen since is not in it",
         )  # fmt: skip
         self._see(action.node, "outcome", now)
         if action.outcome != "done":

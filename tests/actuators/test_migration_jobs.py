@@ -14,7 +14,8 @@ import pytest
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.migration_job_objects import CREATED_BY, JobObject, report_name
-from actuators.eviction.migration_jobs import MOST_REPORTS, MigrationJobs, ObservedActions
+from actuators.eviction.migration_job_reports import MOST_REPORTS
+from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import receive
 from actuators.rate_limit import RateLimit

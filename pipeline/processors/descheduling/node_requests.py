@@ -50,7 +50,8 @@ class NodeRequests:
         until = began + min(valid_until - made_at, LONGEST_VALID_SECONDS)
         if until <= now or not any(amounts):
             return self._requests.pop(record.node, None) is not None
-        if record.node not in self._requests and len(self.open(now)) >= MOST_REQUESTS:
+        is_full = len(self._requests) >= MOST_REQUESTS and len(self.open(now)) >= MOST_REQUESTS
+        if is_full and record.node not in self._requests:
             raise InvalidRecordError(f"{MOST_REQUESTS} requests are open")
         why = f"{record.requester:.50}: {record.why}"[:_MOST_TEXT]
         self._requests[record.node] = NodeRequest(

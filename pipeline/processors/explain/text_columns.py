@@ -2,14 +2,19 @@
 
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+WIDEST: Final = 200
+"""A cell that is wider moves only what follows it in its row: one record with a text of a megabyte
+must not pad every other row to its width."""
 
 
 def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Yield a line per row, each column as wide as its widest cell.
+    """Yield a line per row, each column as wide as its widest cell, or `WIDEST`.
 
     Columns whose index is in `right` are aligned to the right. All rows have the same length.
     """
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(_width, column)), WIDEST) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = []
         for index, (text, width) in enumerate(zip(row, widths, strict=True)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.processors.explain.text_columns import align_columns
+from pipeline.processors.explain.text_columns import WIDEST, align_columns
 
 
 @pytest.mark.parametrize("name", ["gold", "\u91d1", "e\u0301\u200b"])
@@ -12,3 +12,10 @@ def test_columns_line_up_whatever_their_letters_take(name: str) -> None:
     columns = {"gold": 4, "\u91d1": 2, "e\u0301\u200b": 1}[name]
     assert first == name + " " * (6 - columns) + "   1  x"
     assert second == "silver  22  y"
+
+
+def test_one_huge_cell_pads_no_other_row() -> None:
+    rows = [["n" * 1_000_000, "why"], ["node", "why"]]
+    (huge, other) = align_columns(rows)
+    assert huge == f"{rows[0][0]}  why"
+    assert other == f"{'node':{WIDEST}}  why"

@@ -19,6 +19,8 @@ UNKNOWN = gauge(
     "Time for which evictions of former leaders are unknown, and limits in time wait.",
 )
 LOOK_SECONDS: Final = 2.0
+REQUEST_SECONDS: Final = 60.0
+"""The API server gives up a request after this time (`--request-timeout`)."""
 _A_LOOK: Final = 50
 """Pods of one look; further ones have their turn in the next."""
 _AT_ONCE: Final = 10
@@ -73,8 +75,9 @@ async def _look_at(gate: EvictionGate, leaving: Sequence[Eviction]) -> None:
 
 
 async def _look(gate: EvictionGate, eviction: Eviction) -> None:
-    """A pod that is not deleted long after its eviction was asked for stays; so does one that hangs
-    in its deletion: it counts as unavailable, but stops no other eviction."""
+    """A pod stays that is not deleted when no request to evict it can be under way any more, also
+    if the answer was lost; so does one that no agent evicts, and one that hangs in its deletion: it
+    counts as unavailable, but stops no other eviction."""
     try:
         pod = await find_pod(gate.api, eviction.pod.namespace, eviction.pod.name)
     except SpringtideError:
@@ -86,7 +89,12 @@ async def _look(gate: EvictionGate, eviction: Eviction) -> None:
     if pod is None or is_gone:
         gate.history.left(uid)
         return
-    since = eviction.at + (pod.grace_seconds if pod.is_deleted else 0.0)
-    if gate.clock.monotonic() - since > ttl_seconds:
+    if pod.is_deleted:
+        ends_at = eviction.at + pod.grace_seconds + ttl_seconds
+    elif uid in gate.marked or gate.is_soft(pod):
+        ends_at = eviction.at + ttl_seconds
+    else:
+        ends_at = eviction.at + min(REQUEST_SECONDS, ttl_seconds)
+    if gate.clock.monotonic() > ends_at:
         gate.history.stays(uid)
         gate.end_mark(uid, "refused", f"Stays: no agent evicted the pod in {ttl_seconds:g} s")

@@ -18,7 +18,7 @@ from pipeline.errors import (
 from pipeline.kube.api_client import MERGE, Api, decode_answer, decode_list
 from pipeline.kube.limits import PAGE_OBJECTS
 from pipeline.processors.eviction.disruption_budgets import DisruptionBudget
-from pipeline.processors.eviction.live_pods import LivePod, read_live_pod
+from pipeline.processors.eviction.live_pods import LivePod, is_pod_name, read_live_pod
 from pipeline.processors.eviction.migration_limits import WorkloadState
 from pipeline.processors.kubernetes.workload_records import read_workload
 from pipeline.processors.policy.selectors import Selector
@@ -113,8 +113,10 @@ def _ending(item: msgspec.Raw) -> list[LivePod]:
 
 async def find_pod(api: Api, namespace: str, name: str) -> LivePod | None:
     """The pod of this name, None if there is none."""
+    if not is_pod_name(namespace, name):
+        # Jobs and plans may name anything, and the API server takes a%2Flog for the path a/log.
+        return None
     try:
-        # Both may come from a topic: quoted, they cannot change the path.
         return read_live_pod(await api.request("GET", _pod_path(namespace, name)))
     except NotFoundError as error:
         if error.reason == "NotFound":
@@ -250,4 +252,4 @@ def status_of(error: KubernetesError) -> int | None:
 
 
 def _pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"

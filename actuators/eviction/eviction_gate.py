@@ -253,7 +253,7 @@ class EvictionGate:
             except KafkaError as error:
                 # The next leader would not know of the eviction.
                 self.history.stays(uid)
-                text = f"cannot record the eviction: {error.message}"
+                text = f"NotRecorded: {error.message}"
                 return self._report(plan, pod, Result("failed", text), skipped)
             if appended_at is not None:
                 # The end of the plan by the clock that also dated the plan: ours may be behind.
@@ -294,7 +294,7 @@ class EvictionGate:
         if limits.refusal is not None:
             return _refused(str(limits.refusal), DEFAULT_WAIT_SECONDS)
         if (reason := await self.stop_reason()) is not None:
-            return _refused(reason)
+            return _refused(f"Stopped: {reason}")
         if self.clock.monotonic() >= checks.until:
             return _refused("Expired: the plan is no longer valid")
         return None
@@ -329,19 +329,22 @@ class EvictionGate:
                 deadline_seconds=RETRY_SECONDS,
             )
             if step.wait_seconds is None:
-                return Result("failed", _text(failure), may_leave)
+                is_temporary = step.action in ("retry_later", "unknown")
+                text = f"Unavailable: {_text(failure)}" if is_temporary else _text(failure)
+                return Result("failed", text, may_leave)
             await self.clock.sleep(max(step.wait_seconds, _LEAST_WAIT_SECONDS))
             try:
                 current = await find_pod(self.api, pod.record.namespace, pod.record.name)
             except SpringtideError as error:
-                return Result("failed", f"{_text(failure)}; {error.message}", may_leave)
+                text = f"Unavailable: {_text(failure)}; {error.message}"
+                return Result("failed", text, may_leave)
             if current is None or current.record.uid != pod.record.uid or current.is_deleted:
                 return Result("done", may_leave=True)
             if (refusal := await self._refusal_now(pod, checks)) is not None:
-                text = f"{_text(failure)}; {refusal.error}"
+                text = f"{refusal.error}; {_text(failure)}"
                 return refusal._replace(error=text, may_leave=may_leave)
             if self.clock.monotonic() - began > RETRY_SECONDS:
-                return Result("failed", _text(failure), may_leave)
+                return Result("failed", f"Unavailable: {_text(failure)}", may_leave)
 
     async def _call(
         self, plan: EvictionPlanRecord, pod: LivePod, options: Options

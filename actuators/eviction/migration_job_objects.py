@@ -35,6 +35,7 @@ class _Metadata(KubernetesObject, frozen=True, kw_only=True):
     uid: str
     resource_version: str
     creation_timestamp: str
+    deletion_timestamp: str | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -52,9 +53,11 @@ class JobObject(KubernetesObject, frozen=True, kw_only=True):
         return self.metadata.labels.get(MANAGED_BY) == OURS
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether another descheduler created the job for itself."""
-        return not self.is_ours and CREATED_BY in self.metadata.annotations
+    def is_left_alone(self) -> bool:
+        """Whether another descheduler created the job for itself, or the job is being deleted and
+        exists only until others have removed their finalizers."""
+        is_foreign = not self.is_ours and CREATED_BY in self.metadata.annotations
+        return is_foreign or self.metadata.deletion_timestamp is not None
 
     @property
     def delete_options(self) -> dict[str, Any]:

@@ -46,13 +46,15 @@ class EvictionReports:
         if report not in self._waiting:
             self._waiting.append(report)
 
-    async def create(self, most: int) -> None:
-        """Create so many reports. Raises `KubernetesError`, and then the report is lost."""
+    async def create(self, most: int) -> KubernetesError | None:
+        """Create so many reports. Returns the error if one fails; this report is lost, and further
+        ones wait."""
         for _ in range(min(len(self._waiting), most)):
             try:
                 self._watch.observe(await create_report(self._api, self._waiting.popleft()))
             except ConflictError:
                 pass  # it exists, and the watch delivers it
-            except KubernetesError:
+            except KubernetesError as error:
                 UNREPORTED.inc()
-                raise
+                return error
+        return None

@@ -1,6 +1,5 @@
 """Follow the PodMigrationJobs of the cluster, if it has any."""
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +29,7 @@ class KnownJob:
     to the executor."""
 
     object: JobObject
-    due: float = -math.inf
+    due: float
     is_submitted: bool = False
 
     @property
@@ -43,7 +42,7 @@ class KnownJob:
     def is_wanted(self) -> bool:
         """Whether the job asks for an eviction."""
         job = self.object
-        is_request = not job.is_ours and not job.is_foreign
+        is_request = not job.is_ours and not job.is_left_alone
         return is_request and not job.spec.paused and not is_finished(job.status)
 
     @property
@@ -107,14 +106,14 @@ class JobWatch:
 
     def observe(self, job: JobObject) -> None:
         """Take a job as it is now."""
-        name = job.metadata.name
+        name, now = job.metadata.name, self._api.clock.monotonic()
         self._listed.add(name)
         known = self.jobs.get(name)
         if known is None or known.object.metadata.uid != job.metadata.uid:
             if known is not None or len(self.jobs) < MOST_JOBS:
-                self.jobs[name] = KnownJob(job)
+                self.jobs[name] = KnownJob(job, now)
             return
         if known.object.spec != job.spec:
             known.is_submitted = False
         if known.object != job:
-            known.object, known.due = job, -math.inf
+            known.object, known.due = job, min(known.due, now)

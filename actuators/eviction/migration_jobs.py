@@ -9,7 +9,6 @@ it, there are no jobs.
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from actuators.eviction.eviction_calls import find_pod
@@ -37,6 +36,7 @@ from pipeline.errors import (
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.eviction.evictability import EVICT
 from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
 from pipeline.processors.eviction.migration_job import (
     EVICT_DIRECTLY,
@@ -53,6 +53,7 @@ from pipeline.processors.eviction.migration_job import (
     ttl_seconds,
 )
 from pipeline.processors.eviction.migration_job_object import API_VERSION, MigrationJobStatus
+from pipeline.processors.eviction.migration_limits import IN_TIME
 from pipeline.tasks import run_all
 from pipeline.times import format_time, time_or_none
 from pipeline.topics.actions import ActionRecord
@@ -72,8 +73,11 @@ _REST_SECONDS: Final = 30.0
 _LONGEST_SECONDS: Final = 86_400.0
 """A job is with the executor for no longer."""
 _LONGEST_TEXT: Final = 1024
-_RESUBMITTED: Final = frozenset({"Repeated", "Overload", "Withdrawn", "Unknown"})
-"""Reasons for which a job gets another turn."""
+_RESUBMITTED: Final = frozenset({
+    "Expired", "NotRecorded", "Overload", "Repeated", "Stopped", "Unavailable", "Unknown",
+    "Withdrawn",
+})  # fmt: skip
+"""Reasons for which a job gets another turn, until its TTL."""
 
 Reserve = Callable[[JobObject], Awaitable[Reservation]]
 """Makes room for the new pod of a job in mode ReservationFirst, or looks whether it is made."""
@@ -137,7 +141,7 @@ class MigrationJobs:
 
     async def run(self) -> None:
         """Follow and look at jobs, until cancelled."""
-        await run_all([self.watch.run(), self._look_forever()])
+        await run_all([self.watch.run(), self.look_forever()])
 
     # -- actions of the evictor
 
@@ -167,7 +171,7 @@ class MigrationJobs:
             self._outcomes.popitem(last=False)
         for name in (key, action.plan.split("/")[1] if is_request else ""):
             if name in self.watch.jobs:
-                self.watch.jobs[name].due = -math.inf
+                self._look_soon(self.watch.jobs[name])
         return True
 
     # -- the loop that evicts
@@ -215,47 +219,58 @@ class MigrationJobs:
             is_same = current is not None and current.metadata.uid == submitted.metadata.uid
             if current is None or not is_same or current.spec != submitted.spec:
                 return "Withdrawn: the PodMigrationJob was deleted or changed"
+            if current.metadata.deletion_timestamp is not None:
+                return "Withdrawn: the PodMigrationJob is being deleted"
             if is_finished(current.status):
                 return f"Withdrawn: the PodMigrationJob is {current.status.phase}"
             return None
 
         policy = submitted.metadata.labels.get(POLICY_LABEL, "")
-        return Terms(is_wanted, objection, submitted.delete_options, policy)
+        # As in Koordinator: this annotation of the job, and not that of the pod.
+        ignored = IN_TIME if EVICT in submitted.metadata.annotations else frozenset[str]()
+        return Terms(is_wanted, objection, submitted.delete_options, policy, ignored)
 
     # -- looks
 
-    async def _look_forever(self) -> None:
+    async def look_forever(self) -> None:
         while True:
             await self._gate.clock.sleep(_STEP_SECONDS)
             if self.watch.is_read and not await self.look():
                 await self._gate.clock.sleep(_PAUSE_SECONDS)
 
     async def look(self) -> bool:
-        """Create jobs that report evictions, and look at the jobs that are due, the oldest first.
-        Returns whether the API server has answered."""
+        """Create jobs that report evictions, and look at jobs, those first that are due for the
+        longest. A failure costs only its own job a turn. Returns whether there was none."""
         is_acting = self._mode == "act" and not self._gate.policy.is_dry
         now, asked = self._gate.clock.monotonic(), 0
-        try:
-            await self._reports.create(_AT_ONCE)
-            due = [job for job in self.watch.jobs.values() if job.due <= now]
-            due.sort(key=lambda job: job.order)
-            for job in due:
-                job.due = now + LOOK_SECONDS
-                with suppress(ConflictError, NotFoundError):  # the watch delivers what has changed
-                    if not await self._look_at(job, is_acting):
-                        continue
+        failure = await self._reports.create(_AT_ONCE)
+        failures = [] if failure is None else [failure.message]
+        due = [job for job in self.watch.jobs.values() if job.due <= now]
+        due.sort(key=lambda job: (job.due, job.order))
+        for job in due:
+            job.due = now + LOOK_SECONDS
+            try:
+                asked += await self._look_at(job, is_acting)
+            except (ConflictError, NotFoundError):
+                asked += 1  # the watch delivers what has changed
+            except (KubernetesError, InvalidRecordError) as error:
                 asked += 1
-                if asked == _AT_ONCE:
-                    break
-        except (KubernetesError, InvalidRecordError) as error:
-            log.warning("PodMigrationJobs cannot be handled", why=error.message)
-            return False
-        return True
+                job.due = now + _REST_SECONDS
+                failures.append(f"{job.object.metadata.name}: {error.message}")
+            if asked >= _AT_ONCE:
+                break
+        if failures:
+            why, count = failures[0][:_LONGEST_TEXT], len(failures)
+            log.warning("PodMigrationJobs cannot be handled", failures=count, why=why)
+        return not failures
+
+    def _look_soon(self, job: KnownJob) -> None:
+        job.due = min(job.due, self._gate.clock.monotonic())
 
     async def _look_at(self, job: KnownJob, is_acting: bool) -> bool:
         """Look at a job; return whether the API server was asked."""
         current = job.object
-        if current.is_foreign or (not is_acting and (job.is_submitted or current.is_ours)):
+        if current.is_left_alone or (not is_acting and (job.is_submitted or current.is_ours)):
             job.due += _REST_SECONDS
             return False
         if is_acting and is_garbage(_ttl_or_none(current), self._age(current)):
@@ -265,13 +280,11 @@ class MigrationJobs:
             job.due += _REST_SECONDS
             return False
         reference = current.spec.pod_ref
-        pod = None
-        if reference.namespace and reference.name:
-            pod = await find_pod(self._gate.api, reference.namespace, reference.name)
+        pod = await find_pod(self._gate.api, reference.namespace or "", reference.name or "")
         if is_acting and pod is not None and not reference.uid:
             # A successor of the name is another pod, also for the next leader.
             self._wrote(job, current, await name_pod(self._gate.api, current, pod.record.uid))
-            job.due = -math.inf
+            self._look_soon(job)
             return True
         known = await self._knowledge(job, pod, is_acting)
         step = next_step(current.spec, current.status, known)
@@ -292,14 +305,19 @@ class MigrationJobs:
         last = self._outcomes.get(key, _NO_OUTCOME)
         plan = last.plan or job.plan_id
         held = None if pod is None else self._relief.waits_for(plan, pod.record.uid)
-        waits_for, refusal = held or "", ""
+        waits_for, refusal, failure = held or "", "", ""
         if last.outcome == "intended":
             waits_for = ""
-        elif last.outcome == "refused" and held is None:
-            if _reason(last.error) in _RESUBMITTED and not current.is_ours:
+        elif last.outcome in ("refused", "failed") and held is None:
+            is_temporary = last.error.partition(":")[0] in _RESUBMITTED
+            if is_temporary and not current.is_ours:
                 waits_for = last.error
-                self._take_back(job, key)
-                job.due = self._gate.clock.monotonic() + _REST_SECONDS
+                # A pod whose eviction may have happened has no other turn before that is known.
+                if pod is not None and not self._gate.history.is_leaving(pod.record.uid):
+                    self._take_back(job, key)
+                    job.due = self._gate.clock.monotonic() + _REST_SECONDS
+            elif last.outcome == "failed":
+                failure = last.error
             else:
                 refusal = last.error
         elif last.outcome in ("observed", "recommended") and is_acting:
@@ -318,7 +336,7 @@ class MigrationJobs:
             asked_uid=last.asked_uid or own_uid,
             waits_for=waits_for,
             refusal=refusal,
-            failure=last.error if last.outcome == "failed" else "",
+            failure=failure,
             reservation=NOT_MADE if is_direct else await self.reserve(current),
         )
 
@@ -371,10 +389,6 @@ class MigrationJobs:
         created_at = time_or_none(job.metadata.creation_timestamp)
         now = self._gate.clock.now()
         return max(now - (now if created_at is None else created_at), 0.0)
-
-
-def _reason(error: str) -> str:
-    return error.partition(":")[0]
 
 
 def _ttl_or_none(job: JobObject) -> float | None:

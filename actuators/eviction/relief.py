@@ -7,7 +7,7 @@ plan expires. Every refusal is an action with its reason.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -50,12 +50,14 @@ async def _no_objection() -> None:
 
 class Terms(NamedTuple):
     """Terms of an eviction beyond its plan. `is_wanted` is asked while the pod waits, `objection`
-    directly before each call. `evict_policy` counts if the pod has no such label."""
+    directly before each call. `evict_policy` counts if the pod has no such label. `ignored` are
+    reasons of limits that do not hold."""
 
     is_wanted: Callable[[], bool] = lambda: True
     objection: Objection = _no_objection
     delete_options: Options = NO_OPTIONS
     evict_policy: str = ""
+    ignored: Collection[str] = ()
 
     def applied_to(self, pod: LivePod) -> LivePod:
         """The pod with the grace period and the policy of its eviction."""
@@ -118,7 +120,7 @@ class ReliefExecutor:
         if refusal is not None:
             return self._refuse(plan, pod, str(refusal))
         if self._mode != "act" or self._gate.policy.is_dry:
-            return await self._observe(plan, pod, skipped)
+            return await self._observe(plan, pod, skipped, terms)
         if uid in self._waiting or self._gate.history.is_leaving(uid):
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
         if len(self._waiting) >= MOST_WAITING:
@@ -127,7 +129,7 @@ class ReliefExecutor:
         return "taken"
 
     async def _observe(
-        self, plan: EvictionPlanRecord, pod: LivePod, skipped: tuple[Gate, ...]
+        self, plan: EvictionPlanRecord, pod: LivePod, skipped: tuple[Gate, ...], terms: Terms
     ) -> str:
         """Say what would become of the pod now. It counts for no limit, as it stays."""
         try:
@@ -135,7 +137,8 @@ class ReliefExecutor:
         except SpringtideError as error:
             wait = f"Unknown: {error.message}"
         else:
-            replicas, limits = self._gate.replicas_allow(state), self._gate.limits_now(pod, state)
+            replicas = self._gate.replicas_allow(state)
+            limits = self._gate.limits_now(pod, state, ignored=terms.ignored)
             if (hard := replicas.refusal or fit.refusal) is not None:
                 return self._refuse(plan, pod, str(hard))
             skipped = (*skipped, *replicas.skipped, *limits.skipped, *fit.skipped)
@@ -206,7 +209,7 @@ class ReliefExecutor:
             self._wait(waiting, f"Unknown: {error.message}")
             return False
         protections, replicas = self._protections(pod), self._gate.replicas_allow(state)
-        limits = self._gate.limits_now(pod, state)
+        limits = self._gate.limits_now(pod, state, ignored=waiting.terms.ignored)
         hard = protections.refusal or replicas.refusal
         match judge(exists=exists, is_evictable=hard is None, is_within_limits=not limits.refusal):
             case "fail":

@@ -1,219 +1,22 @@
 """PodMigrationJobs with a simulated cluster: those of users are carried out, evictions reported."""
 
-import asyncio
-import copy
-import json
 from collections import Counter
-from collections.abc import Callable
 from random import Random
-from typing import Any, cast
 
 import msgspec
 import pytest
 
-from actuators.eviction.departures import watch_departures
-from actuators.eviction.eviction_gate import EvictionGate, Mode
+from actuators.eviction.eviction_gate import Mode
 from actuators.eviction.migration_job_objects import CREATED_BY, JobObject, report_name
 from actuators.eviction.migration_job_reports import MOST_REPORTS
-from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
-from actuators.eviction.plan_worker import PlanWorker
-from actuators.eviction.received_plans import receive
-from actuators.rate_limit import RateLimit
-from pipeline.clock import ManualClock
-from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
-from pipeline.kube.api_client import Api
-from pipeline.kube.list_watch import Began, Changed, Complete, Page
+from pipeline.errors import ApiUnavailableError
+from pipeline.kube.list_watch import Changed
 from pipeline.processors.eviction.migration_job import Reservation
-from pipeline.processors.eviction.migration_job_object import PATH, ObjectReference
+from pipeline.processors.eviction.migration_job_object import ObjectReference
 from pipeline.processors.eviction.migration_limits import Candidate
-from pipeline.processors.eviction.migration_policy import MigrationPolicy, Protections
-from pipeline.tasks import cancel_tasks
-from pipeline.times import format_time
-from pipeline.topics.actions import ActionRecord
-from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
-from tests.actuators.simulated_cluster import (
-    STOP,
-    SimulatedCluster,
-    SimulatedPod,
-    random_failure,
-    violations,
-)
-
-Object = dict[str, Any]
-Tell = Callable[[Object, bool], None]
-
-
-class ClusterWithJobs(SimulatedCluster):
-    """A cluster that serves PodMigrationJobs, and tells each change of one to `tell`."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock, Random(1))
-        self.jobs: dict[str, Object] = {}
-        self.deleted: list[str] = []
-        self.writes: list[str] = []
-        self.job_failure: Exception | None = None
-        self.tell: Tell = lambda job, is_deleted: None
-        self._version = 0
-
-    def put(self, name: str, changes: Object) -> Object:
-        """Create a job, or merge changes into one; null removes a field."""
-        before = self.jobs.get(name)
-        if before is None:
-            created = format_time(self.clock.now())
-            metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}
-            before = {"metadata": metadata}
-        job = _merged(before, changes)
-        self._version += 1
-        job["metadata"]["resourceVersion"] = str(self._version)
-        self.jobs[name] = job
-        self.tell(job, False)
-        return job
-
-    def remove(self, name: str) -> None:
-        self.tell(self.jobs.pop(name), True)
-
-    def _answer(self, method: str, path: str, params: Any, body: Any) -> Any:
-        if not path.startswith(PATH):
-            return super()._answer(method, path, params, body)
-        if method != "GET":
-            self.writes.append(f"{method} {path.removeprefix(PATH)}")
-            if self.job_failure is not None:
-                raise self.job_failure
-        name = path.removeprefix(PATH).strip("/").removesuffix("/status")
-        if method == "POST":
-            name = body["metadata"]["name"]
-            if name in self.jobs:
-                raise ConflictError("409 it exists")
-            return self.put(name, body)
-        if name not in self.jobs:
-            raise NotFoundError("404 no such job", reason="NotFound")
-        job = self.jobs[name]
-        if method == "GET":
-            return job
-        expected = body["preconditions"] if method == "DELETE" else body["metadata"]
-        if expected["resourceVersion"] != job["metadata"]["resourceVersion"]:
-            raise ConflictError("409 it has changed")
-        if method == "DELETE":
-            self.deleted.append(name)
-            self.remove(name)
-            return {}
-        # Status and the rest are written each by its own way.
-        part = "status" if path.endswith("/status") else "spec"
-        return self.put(name, {part: body[part]})
-
-
-def _merged(before: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
-    merged = copy.deepcopy(before) if isinstance(before, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
-
-
-class Log(list[ActionRecord]):
-    """Actions in the order in which they were written; with `hangs` the writer gets no answer."""
-
-    hangs = False
-
-    def put(self, action: ActionRecord) -> None:
-        self.append(action)
-
-    async def write(self, action: ActionRecord) -> None:
-        self.append(action)
-        if self.hangs:
-            await asyncio.Event().wait()
-
-
-class World:
-    """An evictor and the jobs of its cluster. Use it inside of a running loop."""
-
-    def __init__(self, mode: Mode = "act", policy: MigrationPolicy | None = None) -> None:
-        self.clock = ManualClock()
-        self.cluster = ClusterWithJobs(self.clock)
-        self.log = Log()
-        self.policy = policy or MigrationPolicy()
-        self.start(mode)
-
-    def start(self, mode: Mode = "act") -> None:
-        """Start an evictor that knows nothing but the actions and the jobs of former ones."""
-        actions = ObservedActions(self.log, lambda action: self.jobs.note(action))
-        self.gate = EvictionGate(
-            cast(Api, self.cluster), STOP, RateLimit(1.0, self.clock), self.clock, actions,
-            lambda: True, self.policy,
-        )  # fmt: skip
-        self.worker = PlanWorker(self.gate, mode)
-        self.jobs = MigrationJobs(self.gate, self.worker.relief, mode)
-        for action in self.log:
-            self.worker.learn(action)
-            self.jobs.learn(action)
-        watch = self.jobs.watch
-        watch.deliver(Began())
-        watch.deliver(Page([_raw(job) for job in self.cluster.jobs.values()]))
-        watch.deliver(Complete())
-        self.cluster.tell = lambda job, gone: watch.deliver(Changed(_raw(job), gone))
-
-    async def run(self, seconds: float = 10.0) -> None:
-        async def work() -> None:
-            while True:
-                await self.jobs.submit()
-                await self.worker.step()
-                await self.clock.sleep(0.5)
-
-        async def look() -> None:
-            while True:
-                await self.clock.sleep(1.0)
-                await self.jobs.look()
-
-        tasks = [asyncio.create_task(task) for task in (work(), look())]
-        tasks.append(asyncio.create_task(watch_departures(self.gate)))
-        await self.clock.advance(seconds)
-        assert not [task.exception() for task in tasks if task.done()]
-        await cancel_tasks(*tasks)
-
-    def ask(self, name: str, pod: SimulatedPod | None, **spec: Any) -> None:
-        """A user creates a job."""
-        reference = {"namespace": "d", "name": pod.name if pod is not None else "absent"}
-        values = {"mode": "EvictDirectly", "ttl": "5m", "podRef": reference} | spec
-        self.cluster.put(name, {"spec": values})
-
-    def status(self, name: str) -> Object:
-        status: Object = self.cluster.jobs[name].get("status", {})
-        return status
-
-    def phase(self, name: str) -> str:
-        status = self.status(name)
-        return f"{status.get('phase')} {status.get('reason')}"
-
-    @property
-    def evicted(self) -> list[str]:
-        return [eviction.pod.uid for eviction in self.cluster.accepted]
-
-    @property
-    def outcomes(self) -> list[str]:
-        return [action.outcome for action in self.log]
-
-    async def relieve(self, *pods: SimulatedPod) -> EvictionPlanRecord:
-        now = self.clock.now()
-        plan = EvictionPlanRecord(
-            node=pods[0].node, id=f"plan of {pods[0].uid}", at=format_time(now),
-            valid_until=format_time(now + 60.0), planner="planner", strategy="LowNodeLoad",
-            why="cpu 91 % of 75 %",
-            pods=tuple(LeavingPod(uid=pod.uid, pod_class="batch") for pod in pods),
-        )  # fmt: skip
-        await self.worker.start(receive(plan, self.clock))
-        return plan
-
-
-def _raw(job: Object) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(job).encode())
-
-
-BARE = MigrationPolicy(protections=Protections(evict_all_bare_pods=True))
-
+from pipeline.processors.eviction.migration_policy import MigrationPolicy
+from tests.actuators.job_world import BARE, World
+from tests.actuators.simulated_cluster import SimulatedPod, random_failure, violations
 
 # -- jobs of users
 
@@ -419,16 +222,6 @@ async def test_a_dry_policy_writes_nothing_and_its_end_lets_jobs_act() -> None:
     world.gate.take_policy(BARE)
     await world.run(60.0)
     assert world.evicted == [pod.uid]
-
-
-async def test_the_kill_switch_holds_for_jobs() -> None:
-    world = World(policy=BARE)
-    world.cluster.is_stopped = True
-    world.ask("job", world.cluster.add_pod("n"))
-    await world.run()
-    assert world.evicted == []
-    assert world.phase("job") == "Failed ForbiddenMigratePod"
-    assert "evictions are stopped" in world.status("job")["message"]
 
 
 async def test_jobs_of_another_descheduler_are_left_alone() -> None:

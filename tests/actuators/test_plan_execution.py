@@ -166,7 +166,10 @@ async def test_the_kill_switch_is_read_directly_before_the_eviction() -> None:
             api.answers[STOP] = {}
 
     api.on_request = stop_once_recorded
-    assert await execute(api, actions) == ["intended", f"refused evictions are stopped by {STOP}"]
+    assert await execute(api, actions) == [
+        "intended",
+        f"refused Stopped: evictions are stopped by {STOP}",
+    ]
     assert (api.requests[-1], api.evictions) == (f"GET {STOP}", 0)
 
 
@@ -174,7 +177,7 @@ async def test_a_lease_that_is_lost_while_the_kill_switch_is_read_stops_the_evic
     api, held = FakeApi(), [True]
     api.on_request = lambda path: held.__setitem__(0, path != STOP)
     assert await execute(api, may_evict=lambda: held[0]) == [
-        "refused another evictor holds the lease"
+        "refused Stopped: another evictor holds the lease"
     ]
     assert api.evictions == 0
 
@@ -182,7 +185,7 @@ async def test_a_lease_that_is_lost_while_the_kill_switch_is_read_stops_the_evic
 async def test_an_eviction_that_cannot_be_recorded_does_not_happen() -> None:
     api, actions = FakeApi(), FakeActions()
     actions.fails = BrokerUnavailableError("no broker")
-    assert await execute(api, actions) == ["failed cannot record the eviction: no broker"]
+    assert await execute(api, actions) == ["failed NotRecorded: no broker"]
     assert api.evictions == 0
 
 

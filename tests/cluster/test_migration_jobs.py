@@ -136,16 +136,32 @@ async def test_other_modes_leave_jobs_as_they_are(
     assert (world.pods(), statuses(world)) == (before, {"job": {}})
 
 
-async def test_the_kill_switch_stops_jobs(
+async def test_jobs_wait_while_the_kill_switch_is_set(
     world: World, deployed: list[Object], account: Path
 ) -> None:
     before = world.pods()
     world.plane.kubectl("create", *STOP)
     with world.evictor():
         apply(world.plane, job("job", deployed[0]))
-        await until_phase(world, "job", "Failed ForbiddenMigratePod")
-    assert "evictions are stopped" in statuses(world)["job"]["message"]
-    assert world.pods() == before
+        await until_phase(world, "job", "Pending Stopped")
+        assert "evictions are stopped" in statuses(world)["job"]["message"]
+        assert world.pods() == before
+        world.plane.kubectl("delete", *STOP)
+        await until_phase(world, "job", "Succeeded None")
+
+
+async def test_a_job_that_names_no_pod_fails_and_holds_up_no_other(
+    world: World, deployed: list[Object], account: Path
+) -> None:
+    other = "a/log", "..", f"{deployed[0]['metadata']['name']}/proxy/x"
+    documents = [job(f"a-{n}", {"metadata": {"name": name}}) for n, name in enumerate(other)]
+    apply(world.plane, *documents)
+    with world.evictor() as evictor:
+        apply(world.plane, job("job", deployed[0]))
+        await until_phase(world, "job", "Succeeded None")
+        for number in range(len(other)):
+            await until_phase(world, f"a-{number}", "Failed InvalidPodRef")
+    assert "orbidden" not in evictor.log.read_text()
 
 
 async def test_without_permissions_an_evictor_leaves_jobs_alone_and_works(

@@ -1,5 +1,6 @@
 """A pod as the API server has it now, with the parts of its state that no record holds."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -14,6 +15,8 @@ from pipeline.topics.workloads import Workload
 
 POLICY_LABEL: Final = "koordinator.sh/evict-policy"
 """The label of a pod that names how it is evicted."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class LivePod(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +75,11 @@ class _Pod(KubernetesObject, frozen=True, kw_only=True):
 
 
 _pods: Final = msgspec.json.Decoder(_Pod)
+
+
+def is_pod_name(namespace: str, name: str) -> bool:
+    """Whether a pod may have these names."""
+    return bool(_NAMESPACE.fullmatch(namespace) and _NAME.fullmatch(name))
 
 
 def read_live_pod(data: bytes | msgspec.Raw) -> LivePod:

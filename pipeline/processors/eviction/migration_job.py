@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from pipeline.processors.eviction.live_pods import is_pod_name
 from pipeline.processors.eviction.migration_job_object import (
     Condition,
     MigrationJobSpec,
@@ -134,7 +135,8 @@ def next_step(spec: MigrationJobSpec, status: MigrationJobStatus, known: Knowled
     if problem := _problem(spec):
         return _fail(status, *problem)
     if has_timed_out(ttl_seconds(spec), known.age_seconds):
-        why = known.waits_for or known.refusal or known.failure
+        waited_for = status.message if status.phase == "Pending" else ""
+        why = known.waits_for or known.refusal or known.failure or waited_for
         text = f"not finished within {spec.ttl}{f'; {why}' if why else ''}"
         return _fail(status, "Timeout", text)
     if spec.mode != EVICT_DIRECTLY:
@@ -175,8 +177,8 @@ def events_between(before: MigrationJobStatus, after: MigrationJobStatus) -> Ite
 
 def _problem(spec: MigrationJobSpec) -> tuple[str, str] | None:
     """Reason and text if a job is invalid, or never to be executed."""
-    if not spec.pod_ref.name or not spec.pod_ref.namespace:
-        return "InvalidPodRef", "spec.podRef needs namespace and name"
+    if not is_pod_name(spec.pod_ref.namespace or "", spec.pod_ref.name or ""):
+        return "InvalidPodRef", "spec.podRef needs the namespace and the name of a pod"
     if spec.mode not in _MODES:
         return "InvalidMode", f"spec.mode is {spec.mode!r:.80}"
     try:
@@ -230,7 +232,8 @@ def _waiting(status: MigrationJobStatus, known: Knowledge) -> MigrationJobStatus
         if condition is None or condition.reason != "FailedEvict":
             return _with(status, failed, known.waits_for, known.at)
         return status
-    if (status.phase, status.reason) == ("Pending", reason):
+    # Arbitration, the start of each turn, is no news for a job that waited before.
+    if status.phase == "Pending" and reason in (status.reason, "Arbitration"):
         return status
     return msgspec.structs.replace(status, phase="Pending", reason=reason, message=known.waits_for)
 

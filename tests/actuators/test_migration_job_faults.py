@@ -1,0 +1,216 @@
+"""PodMigrationJobs on bad days: one job, or one failure, costs no other job its turn."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ApiRefusedError, ApiUnavailableError, KafkaError, KubernetesError
+from pipeline.processors.eviction.evictability import EVICT
+from pipeline.processors.eviction.migration_limits import Candidate
+from pipeline.topics.actions import ActionRecord
+from tests.actuators.job_world import BARE, World
+from tests.actuators.simulated_cluster import STOP, failed_with
+
+
+def fill(world: World, node: str) -> None:
+    """Let two pods hang in their deletion on a node, so that no other pod may leave it."""
+    for _ in range(2):
+        pod = world.cluster.add_pod(node, grace=1e6)
+        pod.gone_at = pod.killed_at = world.cluster.now() + 1e6
+        candidate = Candidate(pod.uid, node, "d", pod.name)
+        world.gate.history.leaves(candidate, world.clock.monotonic(), 1e6)
+
+
+# -- one job costs no other its turn
+
+
+async def test_many_jobs_that_wait_cost_no_other_job_its_turn() -> None:
+    world = World(policy=BARE)
+    fill(world, "full")
+    for number in range(150):
+        world.ask(f"waits-{number:03}", world.cluster.add_pod("full"), ttl="1h")
+    await world.run(30.0)
+    pod = world.cluster.add_pod("n")
+    world.ask("works", pod)
+    await world.run(60.0)
+    assert world.evicted == [pod.uid]
+    assert world.phase("works") == "Succeeded None"
+    assert {world.phase(f"waits-{n:03}") for n in range(150)} == {"Pending MaxMigratingPerNode"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ApiRefusedError("422 invalid"), failed_with(ApiUnavailableError("500 webhook"), 500)],
+    ids=["422", "500"],
+)
+async def test_a_job_that_cannot_be_written_costs_no_other_job_its_turn(
+    error: KubernetesError,
+) -> None:
+    world = World(policy=BARE)
+    world.cluster.failing_jobs["broken"] = error
+    world.ask("broken", world.cluster.add_pod("n"), ttl="1h")
+    pods = [world.cluster.add_pod(f"n{number}") for number in range(3)]
+    for number, pod in enumerate(pods):
+        world.ask(f"job-{number}", pod)
+    await world.run(90.0)
+    assert {*world.evicted} == {pod.uid for pod in pods}
+    assert {world.phase(f"job-{number}") for number in range(3)} == {"Succeeded None"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("d", "a/log"), ("d", ".."), ("..", "a"), ("d/x", "a"), ("d", "a b"), ("d", "A"),
+     ("d", "a" * 300), ("n" * 64, "a"), ("d", "a%2Flog"), ("d", "a\n")],
+)  # fmt: skip
+async def test_a_name_that_no_pod_can_have_fails_its_job_without_a_request(
+    namespace: str, name: str
+) -> None:
+    world = World()
+    requests: list[str] = []
+    answer = world.cluster.request
+
+    async def request(method: str, path: str, **options: Any) -> bytes:
+        requests.append(f"{method} {path}")
+        return await answer(method, path, **options)
+
+    world.cluster.request = request  # type: ignore[method-assign]
+    world.ask("job", None, podRef={"namespace": namespace, "name": name})
+    await world.run(5.0)
+    assert world.phase("job") == "Failed InvalidPodRef"
+    assert {text.split("/")[1] for text in requests} == {"apis"}, requests
+    assert len(world.status("job")["message"]) < 500
+
+
+async def test_a_job_that_is_being_deleted_evicts_no_pod() -> None:
+    world = World(policy=BARE)
+    world.ask("job", world.cluster.add_pod("n"))
+    deleted_at = {"deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["example/x"]}
+    world.cluster.put("job", {"metadata": deleted_at})
+    await world.run(7200.0)
+    assert (world.evicted, world.cluster.writes) == ([], [])
+
+
+# -- what passes fails no job
+
+
+@pytest.mark.parametrize("how", ["kill switch", "lease", "unreadable switch"])
+async def test_a_job_waits_while_evictions_are_stopped(how: str) -> None:
+    world = World(policy=BARE)
+    pod = world.cluster.add_pod("n")
+    world.ask("job", pod, ttl="10m")
+    match how:
+        case "kill switch":
+            world.cluster.is_stopped = True
+        case "lease":
+            world.gate.may_evict = lambda: False
+        case _:
+            answer = world.cluster.request
+
+            async def request(method: str, path: str, **options: Any) -> bytes:
+                if path == STOP:
+                    raise ApiUnavailableError("500 broken")
+                return await answer(method, path, **options)
+
+            world.cluster.request = request  # type: ignore[method-assign]
+    await world.run(120.0)
+    assert (world.evicted, world.phase("job")) == ([], "Pending Stopped")
+    world.cluster.is_stopped, world.gate.may_evict = False, lambda: True
+    vars(world.cluster).pop("request", None)
+    await world.run(90.0)
+    assert world.evicted == [pod.uid]
+    assert world.phase("job") == "Succeeded None"
+
+
+async def test_a_job_of_stopped_evictions_times_out_and_says_why() -> None:
+    world = World(policy=BARE)
+    world.cluster.is_stopped = True
+    world.ask("job", world.cluster.add_pod("n"), ttl="1m")
+    await world.run(120.0)
+    assert world.evicted == []
+    assert world.phase("job") == "Failed Timeout"
+    assert "evictions are stopped by" in world.status("job")["message"]
+
+
+async def test_a_job_waits_while_kafka_takes_no_record() -> None:
+    world = World(policy=BARE)
+    pod, write = world.cluster.add_pod("n"), world.log.write
+
+    async def fails(action: ActionRecord) -> None:
+        raise KafkaError("no broker")
+
+    world.log.write = fails  # type: ignore[method-assign]
+    world.ask("job", pod)
+    await world.run(60.0)
+    assert world.evicted == []
+    assert world.phase("job").startswith("Pending ")
+    world.log.write = write  # type: ignore[method-assign]
+    await world.run(60.0)
+    assert world.evicted == [pod.uid]
+
+
+def calls_fail_until(world: World, end: float, error: Callable[[], KubernetesError]) -> None:
+    """Let each call for an eviction fail until this time, without an effect."""
+    answer = world.cluster._answer
+
+    def fails(method: str, path: str, params: Any, body: Any) -> Any:
+        is_call = path.endswith("/eviction") and "dryRun" not in body["deleteOptions"]
+        if is_call and world.clock.monotonic() < end:
+            raise error()
+        return answer(method, path, params, body)
+
+    world.cluster._answer = fails  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("status", "was_done"), [(503, False), (504, None), (None, None)], ids=["503", "504", "lost"]
+)
+async def test_a_job_waits_while_the_api_server_is_overloaded(
+    status: int | None, was_done: bool | None
+) -> None:
+    world = World(policy=BARE)
+    pod = world.cluster.add_pod("n")
+    world.ask("job", pod)
+
+    def busy() -> KubernetesError:
+        error = ApiUnavailableError("overloaded", was_done=was_done)
+        error.status = status
+        return error
+
+    calls_fail_until(world, world.clock.monotonic() + 60.0, busy)
+    await world.run(60.0)
+    assert world.evicted == []
+    assert "Failed " not in world.phase("job")
+    await world.run(180.0)
+    assert world.evicted == [pod.uid]
+    assert world.phase("job") == "Succeeded None"
+
+
+async def test_a_job_of_many_days_waits_as_long_as_its_ttl() -> None:
+    world = World(policy=BARE)
+    world.cluster.is_stopped = True
+    pod = world.cluster.add_pod("n")
+    world.ask("job", pod, ttl="72h")
+    await world.run(30.0)
+    world.clock.suspend(90_000.0)
+    await world.run(60.0)
+    assert world.phase("job").startswith("Pending ")
+
+
+# -- the annotation of a job
+
+
+@pytest.mark.parametrize("has_annotation", [False, True])
+async def test_the_annotation_of_a_job_lifts_the_limit_in_time_alone(has_annotation: bool) -> None:
+    world = World()
+    pods = world.cluster.add_deployment("web", 3, ["n", "m"])
+    await world.relieve(pods[0])
+    await world.run(60.0)
+    world.ask("job", pods[1])
+    if has_annotation:
+        world.cluster.put("job", {"metadata": {"annotations": {EVICT: ""}}})
+    await world.run(60.0)
+    evicted = [pods[0].uid, *([pods[1].uid] if has_annotation else [])]
+    assert world.evicted == evicted
+    # The workload itself may still lose one pod at a time.
+    assert all(eviction.unavailable <= 1 for eviction in world.cluster.accepted)

@@ -16,9 +16,10 @@ from actuators.eviction.broker_clock import BrokerClock
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
+from actuators.eviction.eviction_records import ObservedActions
 from actuators.eviction.former_actions import BAD, read_former_actions
 from actuators.eviction.log_marks import emptied_partitions, keep_marks, mark
-from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
+from actuators.eviction.migration_jobs import MigrationJobs
 from actuators.eviction.outcome_log import OutcomeLog
 from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker

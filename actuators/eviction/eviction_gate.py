@@ -7,7 +7,7 @@ never becomes a DELETE.
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -21,8 +21,14 @@ from actuators.eviction.eviction_calls import (
     status_of,
     workload_state,
 )
+from actuators.eviction.eviction_records import (
+    SHOWN_CHARACTERS,
+    ActionLog,
+    count_eviction,
+    eviction_action,
+)
+from actuators.eviction.kill_switch import stop_reason
 from actuators.eviction.other_nodes import no_other_node
-from actuators.eviction.plan_limits import EVICTOR
 from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.scales import ScaleReader
 from actuators.rate_limit import LONGEST_SLEEP_SECONDS, RateLimit
@@ -35,8 +41,6 @@ from pipeline.errors import (
     SpringtideError,
 )
 from pipeline.kube.api_client import Api
-from pipeline.metrics import foreign_counter
-from pipeline.processors.descheduling.descheduler_config import STRATEGIES
 from pipeline.processors.eviction.disruption_budgets import refused_by_budgets
 from pipeline.processors.eviction.eviction_answers import (
     BUDGET_CAUSE,
@@ -60,39 +64,16 @@ from pipeline.processors.eviction.migration_policy import Gate, MigrationPolicy
 from pipeline.processors.eviction.refusals import Verdict, verdict
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
-from pipeline.topics.eviction_plans import LONGEST_NAME, EvictionPlanRecord
+from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 Mode = Literal["observe", "recommend", "act"]
 Objection = Callable[[], Awaitable[str | None]]
 """Why the eviction is not wanted any more, None if it is."""
 
-EVICTED = foreign_counter(
-    "descheduler_pods_evicted",
-    "Evictions by result (success, error, refused, marked), as the descheduler counts them.",
-    ["result", "strategy", "namespace", "node"],
-)
-_RESULTS: Final = {"done": "success", "failed": "error"}
-
 RETRY_SECONDS: Final = 30.0
 """The longest time for which one eviction is tried again; the record of a call is no older."""
 _LEAST_WAIT_SECONDS: Final = 1.0
 """The least pause before that, whatever a server asks for."""
-STOP_FRESH_SECONDS: Final = 1.0
-"""The greatest age of an answer about the kill switch when a call begins."""
-_STOP_ATTEMPTS: Final = 5
-_SHOWN_CHARACTERS: Final = 500
-"""Characters of a plan's `why` that each of its actions, or an annotation, repeats."""
-
-
-class ActionLog(Protocol):
-    """Takes the actions of the evictor."""
-
-    def put(self, action: ActionRecord) -> None:
-        """Write an action at some time."""
-
-    def write(self, action: ActionRecord) -> Awaitable[float | None]:
-        """Write an action and await its delivery; returns when the broker appended it (Unix time),
-        if that is known. Raises `KafkaError` if that fails."""
 
 
 class _Checks(NamedTuple):
@@ -210,25 +191,6 @@ class EvictionGate:
                 return Result("refused", _text(error), retry_seconds=wait)
         return None
 
-    async def stop_reason(self) -> str | None:
-        """Why no pod may be evicted now, None if one may. A failed check forbids evictions, and so
-        does an answer that is old when it arrives, because the switch may have been set since."""
-        for _ in range(_STOP_ATTEMPTS):
-            asked_at = self.clock.monotonic()
-            try:
-                await self.api.request("GET", self.stop_path)
-            except KubernetesError as error:
-                # A proxy's 404 has no reason.
-                if not isinstance(error, NotFoundError) or error.reason != "NotFound":
-                    return f"cannot read the kill switch: {error.message}"
-            else:
-                return f"evictions are stopped by {self.stop_path}"
-            if self.clock.monotonic() - asked_at <= STOP_FRESH_SECONDS:
-                # Last, because the request may have taken longer than the lease is valid.
-                return None if self.may_evict() else "another evictor holds the lease"
-        text = f"{_STOP_ATTEMPTS} answers took longer than {STOP_FRESH_SECONDS:g} s each"
-        return f"cannot read the kill switch: {text}"
-
     # -- eviction
 
     async def evict(
@@ -293,8 +255,9 @@ class EvictionGate:
         limits = self.limits_now(pod, state, ignored=PASSING | IN_TIME)
         if limits.refusal is not None:
             return _refused(str(limits.refusal), DEFAULT_WAIT_SECONDS)
-        if (reason := await self.stop_reason()) is not None:
-            return _refused(f"Stopped: {reason}")
+        stopped = await stop_reason(self.api, self.stop_path, self.clock, self.may_evict)
+        if stopped is not None:
+            return _refused(f"Stopped: {stopped}")
         if self.clock.monotonic() >= checks.until:
             return _refused("Expired: the plan is no longer valid")
         return None
@@ -351,7 +314,7 @@ class EvictionGate:
     ) -> KubernetesError | None:
         try:
             if self.is_soft(pod):
-                why = plan.why[:_SHOWN_CHARACTERS]
+                why = plan.why[:SHOWN_CHARACTERS]
                 await annotate_for_eviction(self.api, pod, plan.planner, why, options)
             else:
                 await evict(self.api, pod, options)
@@ -383,26 +346,7 @@ class EvictionGate:
         skipped: tuple[Gate, ...] = (),
     ) -> ActionRecord:  # fmt: skip
         """The action about a pod of a plan, or about the whole plan."""
-        names, workload = {}, ""
-        if pod is not None:
-            names = {f"{pod.record.namespace}/{pod.record.name}": pod.record.uid}
-            workload = str(pod.workload or "")
-        return ActionRecord(
-            node=plan.node,
-            at=format_time(self.clock.now()),
-            actuator=EVICTOR,
-            action="evict",
-            outcome=outcome,
-            why=f"plan {plan.id:.{LONGEST_NAME}}: {plan.why:.{_SHOWN_CHARACTERS}}",
-            before=dict(names),
-            after=dict.fromkeys(names),
-            error=error,
-            plan=plan.id[:LONGEST_NAME],
-            waiting=plan.waiting.uid if plan.waiting else "",
-            strategy=plan.strategy[:LONGEST_NAME],
-            workload=workload,
-            skipped=skipped,
-        )
+        return eviction_action(plan, pod, outcome, self.clock.now(), error, skipped)
 
     def _report(
         self, plan: EvictionPlanRecord, pod: LivePod, result: Result, skipped: tuple[Gate, ...]
@@ -424,9 +368,7 @@ class EvictionGate:
 
     def _put(self, action: ActionRecord, namespace: str) -> None:
         self.actions.put(action)
-        result = _RESULTS.get(action.outcome, action.outcome)
-        strategy = action.strategy if action.strategy in ("", *STRATEGIES) else "other"
-        EVICTED.labels(result, strategy, namespace, action.node).inc()
+        count_eviction(action, namespace)
 
 
 def _refused(reason: str, retry_seconds: float | None = None) -> Result:

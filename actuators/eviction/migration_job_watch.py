@@ -1,5 +1,6 @@
 """Follow the PodMigrationJobs of the cluster, if it has any."""
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ log = get_logger(__name__)
 STRATEGY: Final = "PodMigrationJob"
 """The strategy of the plans that jobs stand for."""
 MOST_JOBS: Final = 10_000
-"""Jobs that are read; further ones are ignored."""
+"""Jobs that are read; further ones are ignored until half of these are gone."""
 _NOT_SERVED_SECONDS: Final = 60.0
 
 
@@ -56,8 +57,10 @@ class JobWatch:
     or does not let this client list them."""
 
     def __init__(self, api: Api) -> None:
-        self._api = api
-        self._listed: set[str] = set()
+        self.api = api
+        # The names of a list that is not yet complete.
+        self._listed: set[str] | None = None
+        self._has_ignored = False
         self.jobs: dict[str, KnownJob] = {}
         self.is_read = False
 
@@ -66,26 +69,35 @@ class JobWatch:
         reason = ""
         while True:
             try:
-                async for event in follow(self._api, PATH):
-                    self.deliver(event)
+                await self._follow()
+                continue
             except ApiRefusedError as error:
                 self.is_read = False
                 if error.message != reason:
                     log.info("no PodMigrationJobs are read or written", why=error.message)
                 reason = error.message
-            await self._api.clock.sleep(_NOT_SERVED_SECONDS)
+            await self.api.clock.sleep(_NOT_SERVED_SECONDS)
+
+    async def _follow(self) -> None:
+        """Follow the jobs, until there is room for those that were ignored: list again."""
+        async with aclosing(follow(self.api, PATH, was_allowed=self.is_read)) as events:
+            async for event in events:
+                self.deliver(event)
+                if self._has_ignored and len(self.jobs) <= MOST_JOBS // 2:
+                    return
 
     def deliver(self, event: Event) -> None:
         """Take an event of the list-watch."""
         match event:
             case Began():
-                self._listed = set()
+                self._listed, self._has_ignored = set(), False
             case Page(objects):
                 for encoded in objects:
                     self._take(encoded)
             case Complete():
-                for name in self.jobs.keys() - self._listed:
+                for name in self.jobs.keys() - (self._listed or ()):
                     del self.jobs[name]
+                self._listed = None
                 if not self.is_read:
                     log.info("PodMigrationJobs are read", jobs=len(self.jobs))
                 self.is_read = True
@@ -106,12 +118,16 @@ class JobWatch:
 
     def observe(self, job: JobObject) -> None:
         """Take a job as it is now."""
-        name, now = job.metadata.name, self._api.clock.monotonic()
-        self._listed.add(name)
+        name, now = job.metadata.name, self.api.clock.monotonic()
+        if self._listed is not None:
+            self._listed.add(name)
         known = self.jobs.get(name)
         if known is None or known.object.metadata.uid != job.metadata.uid:
             if known is not None or len(self.jobs) < MOST_JOBS:
                 self.jobs[name] = KnownJob(job, now)
+            elif not self._has_ignored:
+                self._has_ignored = True
+                log.warning("too many PodMigrationJobs; further ones wait", most=MOST_JOBS)
             return
         if known.object.spec != job.spec:
             known.is_submitted = False

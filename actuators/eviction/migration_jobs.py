@@ -12,21 +12,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from actuators.eviction.eviction_calls import find_pod
-from actuators.eviction.eviction_gate import ActionLog, EvictionGate, Mode
+from actuators.eviction.eviction_gate import EvictionGate, Mode
 from actuators.eviction.migration_job_objects import (
-    REASON,
-    TRIGGER,
     JobObject,
     delete_job,
-    find_job,
     name_pod,
     report_name,
     write_status,
 )
+from actuators.eviction.migration_job_plans import age_seconds, plan_of, terms_of, ttl_or_none
 from actuators.eviction.migration_job_reports import EvictionReports
 from actuators.eviction.migration_job_watch import STRATEGY, JobWatch, KnownJob
-from actuators.eviction.received_plans import ReceivedPlan
-from actuators.eviction.relief import ReliefExecutor, Terms
+from actuators.eviction.relief import ReliefExecutor
 from pipeline.errors import (
     ConflictError,
     InvalidRecordError,
@@ -36,13 +33,11 @@ from pipeline.errors import (
 from pipeline.kube.event_reporter import EventReporter
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.eviction.evictability import EVICT
-from pipeline.processors.eviction.live_pods import POLICY_LABEL, LivePod
+from pipeline.processors.eviction.live_pods import LivePod
 from pipeline.processors.eviction.migration_job import (
     EVICT_DIRECTLY,
     LOOK_SECONDS,
     NOT_MADE,
-    UNLIMITED_SECONDS,
     Knowledge,
     KnownPod,
     Reservation,
@@ -50,14 +45,11 @@ from pipeline.processors.eviction.migration_job import (
     is_finished,
     is_garbage,
     next_step,
-    ttl_seconds,
 )
 from pipeline.processors.eviction.migration_job_object import API_VERSION, MigrationJobStatus
-from pipeline.processors.eviction.migration_limits import IN_TIME
 from pipeline.tasks import run_all
-from pipeline.times import format_time, time_or_none
+from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 
 log = get_logger(__name__)
 
@@ -70,9 +62,7 @@ _PAUSE_SECONDS: Final = 5.0
 """After a failed request."""
 _REST_SECONDS: Final = 30.0
 """How much later a job is looked at with which there is nothing to do now."""
-_LONGEST_SECONDS: Final = 86_400.0
-"""A job is with the executor for no longer."""
-_LONGEST_TEXT: Final = 1024
+_SHOWN_CHARACTERS: Final = 500
 _RESUBMITTED: Final = frozenset({
     "Expired", "NotRecorded", "Overload", "Repeated", "Stopped", "Unavailable", "Unknown",
     "Withdrawn",
@@ -99,23 +89,6 @@ class _Outcome(NamedTuple):
 
 
 _NO_OUTCOME: Final = _Outcome("", "", "", "")
-
-
-class ObservedActions:
-    """An `ActionLog` that also shows each action to `observe`."""
-
-    def __init__(self, actions: ActionLog, observe: Callable[[ActionRecord], None]) -> None:
-        self._actions = actions
-        self._observe = observe
-
-    def put(self, action: ActionRecord) -> None:
-        self._observe(action)
-        self._actions.put(action)
-
-    async def write(self, action: ActionRecord) -> float | None:
-        appended_at = await self._actions.write(action)
-        self._observe(action)
-        return appended_at
 
 
 class MigrationJobs:
@@ -180,55 +153,11 @@ class MigrationJobs:
         """Hand the pods of jobs to the executor."""
         while self._submissions:
             job, pod = self._submissions.popleft()
-            if job.is_wanted:
-                terms = self._terms(job)
-                await self._relief.take_pod(self._plan(job, pod), terms.applied_to(pod), terms)
-
-    def _plan(self, job: KnownJob, pod: LivePod) -> ReceivedPlan:
-        """The plan that a job stands for."""
-        metadata, age = job.object.metadata, self._age(job.object)
-        now, monotonic = self._gate.clock.now(), self._gate.clock.monotonic()
-        left = max((_ttl_or_none(job.object) or UNLIMITED_SECONDS) - age, 0.0)
-        left, annotations = min(left, _LONGEST_SECONDS), metadata.annotations
-        record = EvictionPlanRecord(
-            node=pod.record.node,
-            id=job.plan_id,
-            at=format_time(now - age),
-            valid_until=format_time(now + left),
-            planner=annotations.get(TRIGGER, "")[:_LONGEST_TEXT] or "user",
-            why=annotations.get(REASON, "")[:_LONGEST_TEXT] or f"PodMigrationJob {metadata.name}",
-            pods=(LeavingPod(uid=pod.record.uid, pod_class=pod.record.pod_class),),
-            strategy=STRATEGY,
-        )
-        return ReceivedPlan(record, monotonic - age, monotonic + left)
-
-    def _terms(self, job: KnownJob) -> Terms:
-        submitted = job.object
-
-        def is_wanted() -> bool:
-            current = self.watch.jobs.get(submitted.metadata.name)
-            is_same = current is job and current.object.spec == submitted.spec
-            return is_same and job.is_wanted
-
-        async def objection() -> str | None:
-            """Ask the API server: the watch may be late."""
-            try:
-                current = await find_job(self._gate.api, submitted.metadata.name)
-            except KubernetesError as error:
-                return f"Unknown: {error.message}"
-            is_same = current is not None and current.metadata.uid == submitted.metadata.uid
-            if current is None or not is_same or current.spec != submitted.spec:
-                return "Withdrawn: the PodMigrationJob was deleted or changed"
-            if current.metadata.deletion_timestamp is not None:
-                return "Withdrawn: the PodMigrationJob is being deleted"
-            if is_finished(current.status):
-                return f"Withdrawn: the PodMigrationJob is {current.status.phase}"
-            return None
-
-        policy = submitted.metadata.labels.get(POLICY_LABEL, "")
-        # As in Koordinator: this annotation of the job, and not that of the pod.
-        ignored = IN_TIME if EVICT in submitted.metadata.annotations else frozenset[str]()
-        return Terms(is_wanted, objection, submitted.delete_options, policy, ignored)
+            if not job.is_wanted:
+                job.is_submitted = False
+                continue
+            plan, terms = plan_of(job, pod, self._gate.clock), terms_of(job, self.watch)
+            await self._relief.take_pod(plan, terms.applied_to(pod), terms)
 
     # -- looks
 
@@ -260,7 +189,7 @@ class MigrationJobs:
             if asked >= _AT_ONCE:
                 break
         if failures:
-            why, count = failures[0][:_LONGEST_TEXT], len(failures)
+            why, count = failures[0][:_SHOWN_CHARACTERS], len(failures)
             log.warning("PodMigrationJobs cannot be handled", failures=count, why=why)
         return not failures
 
@@ -273,7 +202,8 @@ class MigrationJobs:
         if current.is_left_alone or (not is_acting and (job.is_submitted or current.is_ours)):
             job.due += _REST_SECONDS
             return False
-        if is_acting and is_garbage(_ttl_or_none(current), self._age(current)):
+        age = age_seconds(current, self._gate.clock)
+        if is_acting and is_garbage(ttl_or_none(current), age):
             await delete_job(self._gate.api, current)
             return True
         if current.spec.paused or is_finished(current.status):
@@ -331,7 +261,7 @@ class MigrationJobs:
         own_uid = (current.spec.pod_ref.uid or "") if current.is_ours else ""
         return Knowledge(
             at=format_time(math.floor(self._gate.clock.now())),
-            age_seconds=self._age(current),
+            age_seconds=age_seconds(current, self._gate.clock),
             pod=None if pod is None else KnownPod(pod.record.uid, pod.record.node, pod.is_deleted),
             asked_uid=last.asked_uid or own_uid,
             waits_for=waits_for,
@@ -382,17 +312,5 @@ class MigrationJobs:
         text = f"would end as {status.phase}: {status.reason}: {status.message}"
         log.info("PodMigrationJob", job=job.object.metadata.name, why=text)
         if pod is not None and pod.record.node:
-            plan = self._plan(job, pod).plan
+            plan = plan_of(job, pod, self._gate.clock).plan
             self._gate.actions.put(self._gate.action(plan, pod, "observed", text))
-
-    def _age(self, job: JobObject) -> float:
-        created_at = time_or_none(job.metadata.creation_timestamp)
-        now = self._gate.clock.now()
-        return max(now - (now if created_at is None else created_at), 0.0)
-
-
-def _ttl_or_none(job: JobObject) -> float | None:
-    try:
-        return ttl_seconds(job.spec)
-    except ValueError:
-        return None

@@ -11,7 +11,8 @@ import msgspec
 
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.eviction_gate import EvictionGate, Mode
-from actuators.eviction.migration_jobs import MigrationJobs, ObservedActions
+from actuators.eviction.eviction_records import ObservedActions
+from actuators.eviction.migration_jobs import MigrationJobs
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import receive
 from actuators.rate_limit import RateLimit

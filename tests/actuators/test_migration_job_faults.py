@@ -1,16 +1,25 @@
 """PodMigrationJobs on bad days: one job, or one failure, costs no other job its turn."""
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any, cast
 
+import msgspec
 import pytest
 
+from actuators.eviction import migration_job_watch
+from actuators.eviction.migration_job_watch import JobWatch
+from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, KafkaError, KubernetesError
+from pipeline.kube.api_client import Api
+from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page
 from pipeline.processors.eviction.evictability import EVICT
 from pipeline.processors.eviction.migration_limits import Candidate
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.actions import ActionRecord
 from tests.actuators.job_world import BARE, World
-from tests.actuators.simulated_cluster import STOP, failed_with
+from tests.actuators.simulated_cluster import STOP, SimulatedCluster, failed_with
 
 
 def fill(world: World, node: str) -> None:
@@ -214,3 +223,50 @@ async def test_the_annotation_of_a_job_lifts_the_limit_in_time_alone(has_annotat
     assert world.evicted == evicted
     # The workload itself may still lose one pod at a time.
     assert all(eviction.unavailable <= 1 for eviction in world.cluster.accepted)
+
+
+# -- the watch
+
+
+def encoded_job(number: int) -> msgspec.Raw:
+    job = {
+        "metadata": {"name": f"j{number}", "uid": f"u{number}", "resourceVersion": "1",
+                     "creationTimestamp": "2026-01-02T03:04:05Z"},
+        "spec": {"podRef": {"namespace": "d", "name": "a"}},
+    }  # fmt: skip
+    return msgspec.Raw(msgspec.json.encode(job))
+
+
+async def test_jobs_beyond_the_bound_are_read_when_half_of_the_others_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(migration_job_watch, "MOST_JOBS", 4)
+    jobs, lists = dict.fromkeys(range(7)), 0
+
+    async def follow(*_: Any, **__: Any) -> AsyncIterator[Event]:
+        nonlocal lists
+        lists += 1
+        yield Began()
+        yield Page([encoded_job(number) for number in jobs])
+        yield Complete()
+        for number in [*jobs][: 3 if lists == 1 else 0]:
+            del jobs[number]
+            yield Changed(encoded_job(number), True)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(migration_job_watch, "follow", follow)
+    watch = JobWatch(cast(Api, SimulatedCluster(ManualClock(), Random(1))))
+    task = asyncio.create_task(watch.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await cancel_tasks(task)
+    # The first list has room for 0 to 3, of which two are deleted; the second is full again.
+    assert (lists, sorted(watch.jobs)) == (2, ["j2", "j3", "j4", "j5"])
+
+
+async def test_the_watch_remembers_no_name_of_a_job_that_is_gone() -> None:
+    watch = World().jobs.watch
+    for number in range(100, 200):
+        watch.deliver(Changed(encoded_job(number), False))
+        watch.deliver(Changed(encoded_job(number), True))
+    assert (watch.jobs, watch._listed) == ({}, None)

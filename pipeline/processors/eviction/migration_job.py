@@ -1,8 +1,8 @@
 """The life of a PodMigrationJob: phase, conditions and next action, from what is known of its pod.
 
 A job is Pending until its eviction is asked for, then Running until its pod is gone. Names of
-phases, conditions and reasons are those of Koordinator's migration controller. Ages and times are
-those of the API server, which stamps the creation of a job.
+phases, conditions and reasons are those of Koordinator's migration controller. The age of a job is
+the time of the evictor's clock since the API server created it.
 """
 
 import math
@@ -137,7 +137,7 @@ def next_step(spec: MigrationJobSpec, status: MigrationJobStatus, known: Knowled
     if has_timed_out(ttl_seconds(spec), known.age_seconds):
         waited_for = status.message if status.phase == "Pending" else ""
         why = known.waits_for or known.refusal or known.failure or waited_for
-        text = f"not finished within {spec.ttl}{f'; {why}' if why else ''}"
+        text = f"not finished within {spec.ttl:.80}{f'; {why}' if why else ''}"
         return _fail(status, "Timeout", text)
     if spec.mode != EVICT_DIRECTLY:
         return _with_reservation(spec, status, known)

@@ -154,7 +154,9 @@ async def test_an_answer_that_is_no_list_evicts_nothing(path: str, answer: Any) 
 
 async def test_a_proxy_that_does_not_know_the_kill_switch_stops_evictions() -> None:
     api = FakeApi(**{STOP: NotFoundError("404 page not found")})
-    assert await execute(api) == ["refused Stopped: cannot read the kill switch: 404 page not found"]
+    assert await execute(api) == [
+        "refused Stopped: cannot read the kill switch: 404 page not found"
+    ]
     assert api.evictions == 0
 
 

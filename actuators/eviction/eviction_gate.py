@@ -208,13 +208,11 @@ class EvictionGate:
             refusal = _refused("Expired: the rate of evictions leaves no time")
         if refusal is None:
             written_at = self.clock.monotonic()
-            self.history.note(pod.candidate, written_at, self.grace_seconds(pod, options))
             intended = self.action(plan, pod, "intended", skipped=skipped)
             try:
                 appended_at = await self.actions.write(intended)
             except KafkaError as error:
                 # The next leader would not know of the eviction.
-                self.history.stays(uid)
                 text = f"NotRecorded: {error.message}"
                 return self._report(plan, pod, Result("failed", text), skipped)
             if appended_at is not None:
@@ -223,8 +221,9 @@ class EvictionGate:
                 checks = checks._replace(until=min(checks.until, written_at + left_seconds))
             refusal = await self._refusal_now(pod, checks)
         if refusal is not None:
-            self.history.stays(uid)
             return self._report(plan, pod, refusal, skipped)
+        # From here on the answer may be lost.
+        self.history.note(pod.candidate, self.clock.monotonic(), self.grace_seconds(pod, options))
         result = (await self._ask(plan, pod, checks))._replace(was_asked=True)
         if not result.may_leave:
             self.history.stays(uid)

@@ -175,7 +175,7 @@ class MigrationJobs:
         failure = await self._reports.create(_AT_ONCE)
         failures = [] if failure is None else [failure.message]
         due = [job for job in self.watch.jobs.values() if job.due <= now]
-        due.sort(key=lambda job: (job.due, job.order))
+        due.sort(key=lambda job: job.due)
         for job in due:
             job.due = now + LOOK_SECONDS
             try:

@@ -2,7 +2,8 @@
 
 from random import Random
 
-from pipeline.errors import ApiUnavailableError
+from pipeline.errors import ApiUnavailableError, KafkaError
+from pipeline.topics.actions import ActionRecord
 from tests.actuators.simulated_cluster import failed_with
 from tests.actuators.test_relief import BARE, SOFT, World, fails_at_the_call
 
@@ -43,3 +44,34 @@ async def test_a_marked_pod_counts_for_the_ttl() -> None:
     pod = world.cluster.add_pod("n")
     await world.run(world.plan(pod), seconds=200.0)
     assert world.gate.history.is_leaving(pod.uid)
+
+
+async def test_an_eviction_that_was_not_asked_for_uses_up_no_limit_in_time() -> None:
+    world = World()
+    pod, *_ = world.cluster.add_deployment("web", 3, ["n"])
+
+    async def fails(action: ActionRecord) -> float | None:
+        raise KafkaError("no broker")
+
+    world.log.write = fails  # type: ignore[method-assign]
+    await world.run(world.plan(pod), seconds=20.0)
+    assert [action.outcome for action in world.log] == ["failed"]
+    vars(world.log).pop("write")
+    await world.run(world.plan(pod), seconds=20.0)
+    assert world.evicted == [pod.uid]
+
+
+async def test_a_check_that_fails_after_the_record_uses_up_no_limit_in_time() -> None:
+    world = World()
+    pod, *_ = world.cluster.add_deployment("web", 3, ["n"])
+    since = world.clock.monotonic() + 20.0
+
+    def failure() -> Exception | None:
+        is_recorded = any(action.outcome == "intended" for action in world.log)
+        return (
+            ApiUnavailableError("500") if is_recorded and world.clock.monotonic() < since else None
+        )
+
+    world.cluster.failure = failure
+    await world.run(world.plan(pod), seconds=55.0)
+    assert world.evicted == [pod.uid]

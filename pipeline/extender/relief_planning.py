@@ -140,7 +140,7 @@ class ReliefPlanning:
         others = relief.others if descheduling is None else descheduling
         self._strategies += [
             each._replace(off=_PAUSED) if each.strategy.name in relief.paused else each
-            for each in other_strategies(others, self._nodes.labels)
+            for each in other_strategies(others, self._nodes.labels, self._nodes.resources)
         ]
         needs_fit = self._policy.node_fit and "NodeFit" not in self._policy.skipped_gates
         if needs_fit:

@@ -241,9 +241,10 @@ def low_node_load_strategies(
 
 
 def other_strategies(
-    descheduling: Descheduling, labels: Sequence[Mapping[str, str]]
+    descheduling: Descheduling, labels: Sequence[Mapping[str, str]], counted: Collection[str]
 ) -> Iterator[ConfiguredStrategy]:
-    """The strategies beside LowNodeLoad that profiles enable, in their order."""
+    """The strategies beside LowNodeLoad that profiles enable, in their order. One that goes by
+    requests of a resource that is not `counted` does not run."""
     for profile in descheduling.profiles:
         of_profile = selected_nodes(labels, descheduling.keys.node_selector)
         of_profile &= selected_nodes(labels, profile.node_selector)
@@ -279,4 +280,13 @@ def other_strategies(
                     node_fit=args.node_fit,
                     is_member=is_member,
                 )
-            yield ConfiguredStrategy(strategy, pods, is_member, off=why_off(profile, name))
+            off = why_off(profile, name) or _why_not_counted(args, counted)
+            yield ConfiguredStrategy(strategy, pods, is_member, off=off)
+
+
+def _why_not_counted(args: StrategyArgs, counted: Collection[str]) -> str:
+    if isinstance(args, FragmentationAwareArgs | ScaleDownBinPackArgs):
+        for name in args.resources:
+            if name not in counted:
+                return f"requests of {name} are not counted: no rule of the extender names it"
+    return ""

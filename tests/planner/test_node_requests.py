@@ -134,7 +134,7 @@ VALID = asked("n", NOW, cpu_millicores=1)
     "fields",
     [
         {"at": "soon"}, {"valid_until": ""}, {"cpu_millicores": -1}, {"memory_bytes": 1 << 60},
-        {"classes": ("best",)}, {"node": "Not A Node"}, {"node": "other"},
+        {"classes": ("best",)}, {"id": "r" * 513}, {"node": "Not A Node"}, {"node": "other"},
     ],
 )  # fmt: skip
 def test_garbage_is_refused_and_changes_nothing(fields: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import FIRST_NODES, PAUSE_SECONDS
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import JUDGED_PLANS
+from pipeline.processors.descheduling.strategy import MOST_MOVES
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.pods import Owner
+from pipeline.topics.resource_amounts import Resources
 from tests.extender.relief_world import LOW, TIERS, ReliefWorld, configuration, profile
 from tests.metric_values import value_of
 from tests.planner.test_relief_rounds import Planning
@@ -30,6 +32,7 @@ STRATEGIES: dict[str, Case] = {
     "NodeRequests": {},
 }
 INTERVAL_SECONDS = 120.0
+SMALL = Resources(cpu_millicores=1)
 RESERVING = {"node.koordinator.sh/reservation": '{"reservedCPUs": "0-1"}'}
 
 
@@ -328,3 +331,43 @@ async def test_no_strategy_moves_pods_to_a_node_that_gave_some_to_theirs(name: s
     assert await planning.after() == []
     planning.start(MoveMemory(), planning.rounds.policy)
     assert await planning.after(INTERVAL_SECONDS) == ["gold"]
+
+
+@pytest.mark.parametrize("name", ["FragmentationAware", "ScaleDownBinPack"])
+async def test_resources_that_are_not_counted_stop_this_strategy_alone(name: str) -> None:
+    """Requests of other resources than those of the extender's rules are not summed up."""
+    args = STRATEGIES[name] | {"resources": ["cpu", "example.com/gpu"]}
+    named = profile({name: args, "CustomPriority": TIERS})
+    planning = Planning(world(), relief_policy(configuration(named)))
+    assert await planning.after() == ["gold"]
+    assert [plan.strategy for plan in planning.plans] == ["CustomPriority"]
+    outcome = planning.world.plan_by(configuration(profile({name: args}))).strategies[0]
+    assert (outcome.strategy, outcome.reason) == (
+        name, "requests of example.com/gpu are not counted: no rule of the extender names it"
+    )  # fmt: skip
+
+
+def with_small_pods(count: int) -> ReliefWorld:
+    """A node of the expensive tier with so many pods that need almost nothing."""
+    nodes = ReliefWorld().node("gold", 8.0, labels={"tier": "gold"})
+    nodes.node("silver", 1.0, labels={"tier": "silver"})
+    for i in range(count):
+        name = f"pod-{i}"
+        nodes.pod("gold", name, 0.001, owner=Owner(kind="ReplicaSet", name=name), requests=SMALL)
+    return nodes
+
+
+async def test_a_plan_of_tiers_takes_a_bounded_number_of_pods_off_a_node() -> None:
+    planning = Planning(with_small_pods(MOST_MOVES + 1), policy_of("CustomPriority"))
+    assert await planning.after() == ["gold"]
+    assert [len(plan.pods) for plan in planning.plans] == [MOST_MOVES]
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+async def test_a_node_with_too_many_pods_is_not_drained(
+    surplus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.processors.descheduling.tier_moves.MOST_DRAINED", 40)
+    planning = Planning(with_small_pods(40 + surplus), policy_of("DrainNode"))
+    assert await planning.after() == ([] if surplus else ["gold"])
+    assert [len(plan.pods) for plan in planning.plans] == ([] if surplus else [40])

@@ -48,6 +48,8 @@ from pipeline.processors.descheduling.pod_order import (
     weights_of,
 )
 from pipeline.processors.descheduling.strategy import (
+    MOST_FAILED_LANDINGS,
+    MOST_MOVES,
     MOST_STAYS,
     Move,
     Plan,
@@ -62,11 +64,6 @@ _PASSES: Final[tuple[tuple[Scope, int, int], ...]] = (
     ("node", HIGH, LOW), ("prod", PROD_HIGH, PROD_LOW),
 )  # fmt: skip
 """The class of sources and of targets, beside those that are low in both ways, of each pass."""
-MOST_MOVES: Final = 32
-"""Pods that a plan takes off one node. After each, those that are left are put in order anew."""
-MOST_FAILED_LANDINGS: Final = 10
-"""Landings that may fail on one node before the others are not tried any more: each asks all
-targets."""
 MOST_WITHOUT_ROOM: Final = 100
 """Pods of one node that may find no target with room for their usage: cheaper, but each looks at
 all targets, too."""

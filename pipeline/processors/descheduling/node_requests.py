@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.times import parse_time
-from pipeline.topics.eviction_plans import LONGEST_VALID_SECONDS
+from pipeline.topics.eviction_plans import LONGEST_NAME, LONGEST_VALID_SECONDS
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 
 MOST_REQUESTS: Final = 10_000
@@ -43,6 +43,10 @@ class NodeRequests:
         amounts = record.cpu_millicores, record.memory_bytes
         if not all(0 <= amount <= _LARGEST_AMOUNT for amount in amounts):
             raise InvalidRecordError(f"{amounts} are no amounts of usage")
+        if len(record.id) > LONGEST_NAME:
+            raise InvalidRecordError(
+                f"id has {len(record.id)} characters, more than {LONGEST_NAME}"
+            )
         if unknown := {*record.classes} - {*CLASSES}:
             raise InvalidRecordError(f"unknown classes: {sorted(unknown)!r:.100}")
         # By the broker's clock: that of the node may be wrong.

@@ -16,6 +16,7 @@ from pipeline.processors.descheduling.landing import LandingSimulator
 from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.pod_order import eviction_order, fit_scores
 from pipeline.processors.descheduling.strategy import (
+    MOST_MOVES,
     MOST_STAYS,
     Move,
     Plan,
@@ -27,8 +28,6 @@ from pipeline.processors.descheduling.strategy import (
 )
 
 NAME: Final = "NodeRequests"
-MOST_MOVES: Final = 32
-"""Pods that a plan takes off one node."""
 _COLUMNS: Final = ("cpu", "memory")
 
 

@@ -15,6 +15,7 @@ from pipeline.processors.descheduling.landing import LandingSimulator
 from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.pod_order import eviction_order
 from pipeline.processors.descheduling.strategy import (
+    MOST_MOVES,
     MOST_STAYS,
     Move,
     Plan,
@@ -27,8 +28,6 @@ from pipeline.processors.descheduling.strategy import (
 from pipeline.processors.kubernetes.node_reservation import RESOURCE_STATUS, pinned_cpus
 
 NAME: Final = "NodeReservation"
-MOST_MOVES: Final = 32
-"""Pods that a plan takes off one node."""
 _MOST_SHOWN: Final = 10
 
 

@@ -11,6 +11,11 @@ from pipeline.processors.descheduling.cluster_columns import ClusterNodes, Clust
 from pipeline.processors.descheduling.landing import Landing, LandingSimulator
 from pipeline.processors.descheduling.node_limits import OverUse
 
+MOST_MOVES: Final = 32
+"""Pods that a plan takes off one node, if these do not help only together."""
+MOST_FAILED_LANDINGS: Final = 10
+"""Landings that may fail on one node before its other pods are not tried any more: each asks all
+targets."""
 MOST_STAYS: Final = 10
 """Pods of a node of which a plan says why they stay."""
 

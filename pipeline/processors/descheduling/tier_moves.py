@@ -11,6 +11,7 @@ from pipeline.processors.descheduling.cluster_columns import ClusterNodes, Clust
 from pipeline.processors.descheduling.landing import LandingSimulator
 from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.strategy import (
+    MOST_MOVES,
     MOST_STAYS,
     Move,
     Plan,
@@ -25,6 +26,9 @@ from pipeline.processors.policy.selectors import Selector
 NAME: Final = "CustomPriority"
 MOST_MISSES: Final = 5
 """Pods in a row that fit nowhere, after which the larger ones of the node are not tried."""
+MOST_DRAINED: Final = 250
+"""Pods that may move of a node that is drained: twice what a node has by default. A node with more
+keeps them."""
 NO_TIER: Final = -1
 
 
@@ -99,6 +103,9 @@ class TierStrategy:
     ) -> SourcePlan:  # fmt: skip
         here = pods.on(node)
         candidates = smallest_first(pods, here[pods.may_move[here]], nodes.resources)
+        if self.mode == "DrainNode" and len(candidates) > MOST_DRAINED:
+            why = f"{len(candidates)} pods would leave the node, more than {MOST_DRAINED}"
+            return SourcePlan(node, "tier", (), (), (Stay(int(candidates[0]), why),), False)
         moves, stays = self.place(candidates, targets, planned)
         if self.mode == "DrainNode" and len(moves) < len(candidates):
             for move in reversed(moves):
@@ -118,6 +125,9 @@ class TierStrategy:
         stays: list[Stay] = []
         misses = 0
         for pod in candidates.tolist():
+            if len(moves) == MOST_MOVES and self.mode == "BestEffort":
+                stays.append(Stay(pod, f"{MOST_MOVES} pods leave the node already"))
+                break
             found = planned.add(
                 pod, targets, "a node of a cheaper tier can run it",
                 nowhere="no node of a cheaper tier takes it",

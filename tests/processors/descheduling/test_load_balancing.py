@@ -14,13 +14,12 @@ from pipeline.processors.descheduling.configured_strategies import (
     pools_of_configuration,
 )
 from pipeline.processors.descheduling.load_balancing import (
-    MOST_MOVES,
     MOST_WITHOUT_ROOM,
     LowNodeLoadStrategy,
 )
 from pipeline.processors.descheduling.node_fit import FitSimulator
 from pipeline.processors.descheduling.node_limits import is_over, node_limits, watched_resources
-from pipeline.processors.descheduling.strategy import Plan
+from pipeline.processors.descheduling.strategy import MOST_MOVES, Plan
 from tests.processors.descheduling.upstream_low_node_load import evictions
 from tests.vectors.strategies import balance_world
 

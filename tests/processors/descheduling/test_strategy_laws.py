@@ -1,5 +1,6 @@
 """Laws that hold for every strategy, whatever it goes by."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,11 +20,11 @@ from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.processors.descheduling.requested_relief import RequestStrategy
 from pipeline.processors.descheduling.reserved_cpus import ReservationStrategy
 from pipeline.processors.descheduling.scale_down import ScaleDownStrategy
-from pipeline.processors.descheduling.strategy import Strategy, after_plan
+from pipeline.processors.descheduling.strategy import MOST_FAILED_LANDINGS, Strategy, after_plan
 from pipeline.processors.descheduling.tier_moves import TierStrategy
 from pipeline.processors.kubernetes.node_reservation import RESOURCE_STATUS
 from pipeline.processors.policy.selectors import Selector
-from tests.processors.descheduling.test_load_balancing import Case, clusters
+from tests.processors.descheduling.test_load_balancing import Case, case, clusters, node, pod
 from tests.vectors.strategies import balance_world
 
 _TIERS = tuple(Selector(match_labels={"tier": tier}) for tier in ("gold", "silver"))
@@ -44,7 +45,13 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 class _Refusing:
+    """Lands no pod; `asked` are the pods that it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
+        self.asked.append(pod)
         rejected = tuple(Rejected(node, "full") for node in targets[:3].tolist())
         return Landing(None, None, rejected, len(targets))
 
@@ -111,3 +118,15 @@ def test_no_protected_pod_moves(name: str, cluster: Case) -> None:
     protected = replace(pods, may_move=np.zeros(len(pods), np.bool_))
     plan = STRATEGIES[name]().plan(nodes, protected, FitSimulator(nodes, protected))
     assert plan.moves == ()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_few_landings_are_tried_of_a_node_whose_pods_fit_nowhere(name: str) -> None:
+    """Each asks all nodes: a node of many pods would hold the planner up for minutes."""
+    crowded = [node(name) for name in ("a", "b", "c", "d")]
+    small = [pod(f"{on}-{i}", on, 200, 100) for on in ("a", "b") for i in range(40)]
+    nodes, pods = world(case(crowded, small))
+    refusing = _Refusing()
+    assert STRATEGIES[name]().plan(nodes, pods, refusing).moves == ()
+    asked = Counter(pods.node[refusing.asked].tolist())
+    assert 0 < max(asked.values()) <= MOST_FAILED_LANDINGS

@@ -323,11 +323,27 @@ def test_every_setting_has_a_description() -> None:
         ("{classes: {free: 5}}", "model.classes.free: 5 is not allowed, allowed is a mapping of"),
         ("{classes: [free]}", "model.classes: [free] is not allowed, allowed is a mapping"),
         ("{predictor_options: {vpa: 5}}", "model.predictor_options.vpa: 5 is not allowed"),
+        ("{predictors: [vpa, 5]}", "allowed is a list of names, at least one; wrong is "
+         "model.predictors[1] (file"),
     ],
 )  # fmt: skip
 def test_problem_in_a_mapping_has_the_full_key(text: str, message: str, tmp_path: Path) -> None:
     refused = refusal(write(tmp_path, f"model: {text}")).message
     assert (message in refused, "$" in refused) == (True, False), refused
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "allowed"),
+    [
+        ("notifier.labels", "foo", "a mapping, written as {name: value}"),
+        ("notifier.labels", "a=b", "a mapping, written as {name: value}"),
+        ("model.predictors", "vpa", "a list of names, at least one, written as [a, b]"),
+    ],
+)
+def test_value_of_another_type_has_the_way_to_write_it(key: str, text: str, allowed: str) -> None:
+    message = refusal(overrides={key: text}).message
+    flag = f"--{key.partition('.')[2]}"
+    assert message == f"{key}: {text!r} is not allowed, allowed is {allowed} (flag {flag})"
 
 
 def test_problem_in_a_variable_has_the_full_key() -> None:

@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 from pipeline.cli.extender_client import ExtenderClient
+from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.options import DECISION_RULES, KAFKA_CLIENT
 from pipeline.cli.safe_output import printable
 from pipeline.cli.table_reading import read_table
@@ -15,7 +16,6 @@ from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
-from pipeline.input_files import read_file
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.sources.pod_manifests import pod_in_file
 from pipeline.table import NODE_AND_POD_TOPICS, Table
@@ -27,13 +27,12 @@ SETTINGS: Final = (*KAFKA_CLIENT, *DECISION_RULES)
 def read_explain_request(file: Path) -> bytes:
     """Read the pod of a manifest, `-` for standard input, as a body of POST /v1/explain. Raises
     `UsageError` if the file cannot be read or has no pod."""
-    stdin = click.get_binary_stream("stdin") if str(file) == "-" else None
-    text = read_file(file, stream=stdin, hint="give a file, or - for standard input")
-    request = pod_in_file(file, text)
+    name = argument_name(file)
+    request = pod_in_file(name, read_argument(file))
     try:
         read_subject(request)
     except BadRequestError as error:
-        raise UsageError(f"{file}: {error.message}", hint="correct the manifest") from error
+        raise UsageError(f"{name}: {error.message}", hint="correct the manifest") from error
     return request
 
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from pipeline.cli.explain_request import SETTINGS, load_rules
+from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable
@@ -28,7 +29,7 @@ from pipeline.extender.plan_documents import (
 from pipeline.extender.relief_planning import ReliefPlanning
 from pipeline.processors.descheduling.descheduler_config import Descheduling
 from pipeline.settings import Settings
-from pipeline.sources.policy_file import descheduling_in, policy_objects
+from pipeline.sources.policy_file import descheduling_in, policy_objects_in
 from pipeline.table import NODE_AND_POD_TOPICS, Table
 from pipeline.table.node_pods import read_node_pods
 
@@ -46,8 +47,8 @@ _NOTHING_MOVES: Final = 4
 )
 @click.option(
     "--policy", "file", type=click.Path(path_type=Path),
-    help="Plan by this DeschedulerConfiguration, YAML or JSON, or its ConfigMap; without it by the "
-    "thresholds in the records of the nodes.",
+    help="Plan by this DeschedulerConfiguration, YAML or JSON, or its ConfigMap, - for standard "
+    "input; without it by the thresholds in the records of the nodes.",
 )  # fmt: skip
 @output_option
 @settings_options(*SETTINGS)
@@ -79,7 +80,8 @@ def command(settings: Settings, file: Path | None, as_json: bool) -> None:
 
 
 def _read_policy(file: Path) -> Descheduling:
-    read = descheduling_in(policy_objects(file), file)
+    name = argument_name(file)
+    read = descheduling_in(policy_objects_in(read_argument(file), name), name)
     descheduling, problems = read or (None, ())
     for problem in problems:
         click.echo(f"warning: {printable(str(problem))}", err=True)
@@ -88,7 +90,7 @@ def _read_policy(file: Path) -> Descheduling:
     if descheduling is None or not (descheduling.low_node_load or has_strategy):
         what = "DeschedulerConfiguration" if read is None else "strategy that is in force"
         raise InvalidPolicyError(
-            f"{file} has no {what}",
+            f"{name} has no {what}",
             hint=f"check it with `springtide policy {shlex.quote(str(file))}`",
         )
     return descheduling

@@ -14,11 +14,12 @@ from pipeline.cli.descheduling_text import (
     descheduling_lines,
     hot_node_text,
 )
+from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.errors import InvalidPolicyError, InvalidRecordError, SpringtideError
-from pipeline.input_files import LARGEST_LIST_BYTES, read_file
+from pipeline.input_files import LARGEST_LIST_BYTES
 from pipeline.processors.descheduling.descheduler_config import Descheduling
 from pipeline.processors.descheduling.hot_node_policies import with_hot_nodes
 from pipeline.processors.policy.amplification import AMPLIFICATION, node_ratios, ratios_text
@@ -40,13 +41,13 @@ from pipeline.processors.policy.normalization import (
 )
 from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_policies, with_policy
 from pipeline.settings import Settings
-from pipeline.sources.object_files import FileObjects, read_objects
+from pipeline.sources.object_files import FileObjects, objects_in
 from pipeline.sources.policy_file import (
     config_map_in,
     descheduling_in,
     filter_limits,
     has_config_map,
-    policy_objects,
+    policy_objects_in,
 )
 from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import NodeRecord
@@ -73,31 +74,33 @@ _NOT_IN_FORCE = 3
 def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -> None:
     """Check the policy in FILE, and resolve it per node.
 
-    FILE is the ConfigMap slo-controller-config as kubectl prints it, YAML or JSON, a
-    DeschedulerConfiguration or its ConfigMap, or a List with both. The command reports every
-    invalid part, and values that contradict each other or the thresholds of the scheduler extender.
-    With --nodes it prints the policy of each node: the cluster's values, the first entry or pool
-    that selects the node, its annotations and labels; with -o json also the specs of its NodeMetric
-    and NodeSLO. It reads neither Kafka nor Kubernetes, and writes nothing.
+    FILE, or - for standard input, is the ConfigMap slo-controller-config as kubectl prints it, YAML
+    or JSON, a DeschedulerConfiguration or its ConfigMap, or a List with both. The command reports
+    every invalid part, and values that contradict each other or the thresholds of the scheduler
+    extender. With --nodes it prints the policy of each node: the cluster's values, the first entry
+    or pool that selects the node, its annotations and labels; with -o json also the specs of its
+    NodeMetric and NodeSLO. It reads neither Kafka nor Kubernetes, and writes nothing.
 
     \b
     Examples:
       springtide policy slo-controller-config.yaml
       springtide policy koord-descheduler-config.yaml
+      kubectl get cm -n koordinator-system koord-descheduler-config -o yaml | springtide policy -
       springtide policy slo-controller-config.yaml --nodes nodes.json -o json | jq '."node-1"'
     """
-    objects = policy_objects(file)
-    read = descheduling_in(objects, file)
+    name = argument_name(file)
+    objects = policy_objects_in(read_argument(file), name)
+    read = descheduling_in(objects, name)
     descheduling, problems = read or (None, ())
     policies = None
     if read is None or has_config_map(objects):
-        data = config_map_in(objects, file)
+        data = config_map_in(objects, name)
         policies, policy_problems = load_policies(data, None, filter_limits(settings))
         problems = (*policy_problems, *problems)
     refused = [problem for problem in problems if not problem.in_force]
     is_unreadable = read is not None and descheduling is None
     if is_unreadable or any(problem.where in KEYS for problem in refused):
-        invalid = [f"{file}: {problem}" for problem in refused]
+        invalid = [f"{name}: {problem}" for problem in refused]
         _print_warnings(str(problem) for problem in problems if problem.in_force)
         raise InvalidPolicyError(
             "\nerror: ".join([*invalid, *_unreadable_nodes(nodes)]),
@@ -129,7 +132,7 @@ def _unreadable_nodes(file: Path | None) -> Iterator[str]:
     """The problem of the nodes in the file, if there is one."""
     try:
         if file is not None:
-            _read_nodes(file)
+            _nodes_in(_read_argument(file), file)
     except SpringtideError as error:
         yield error.message
 
@@ -144,8 +147,9 @@ def _resolve_nodes(
     policies: Policies | None, descheduling: Descheduling | None, file: Path
 ) -> Iterator[_Node]:
     """Read the nodes in the file, and resolve the policy for each."""
-    objects = _read_nodes(file)
-    infos = _cpu_infos(file)
+    data = _read_argument(file)
+    objects = _nodes_in(data, file)
+    infos = _cpu_infos(data, file)
     for entry in objects.entries.values():
         record = decode_json(NodeRecord, entry.value or b"")
         problems: tuple[PolicyProblem, ...] = ()
@@ -155,19 +159,25 @@ def _resolve_nodes(
         yield _Node(record, problems, infos.get(record.node))
 
 
-def _read_nodes(file: Path) -> FileObjects:
-    objects = read_objects(file, "Node")
+def _read_argument(file: Path) -> bytes:
+    """Once: the file may be a pipe."""
+    return read_argument(file, LARGEST_LIST_BYTES)
+
+
+def _nodes_in(data: bytes, file: Path) -> FileObjects:
+    objects = objects_in(data, Path(argument_name(file)), "Node")
     if objects.problems:
         first = objects.problems[0]
         raise InvalidRecordError(
-            f"{file}: {first.name}: {first.reason}", hint="write the file again with kubectl"
+            f"{argument_name(file)}: {first.name}: {first.reason}",
+            hint="write the file again with kubectl",
         )
     return objects
 
 
-def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
+def _cpu_infos(data: bytes, file: Path) -> dict[str, CpuInfo]:
     """Read CPU facts of the NodeResourceTopology objects in the file, by node."""
-    tree = msgspec.json.decode(read_file(file, LARGEST_LIST_BYTES))
+    tree = msgspec.json.decode(data)
     items = tree.get("items") if isinstance(tree, dict) else tree
     infos = {}
     for item in items or []:
@@ -178,7 +188,7 @@ def _cpu_infos(file: Path) -> dict[str, CpuInfo]:
                 info = read_cpu_info(metadata.get("annotations") or {})
             except InvalidPolicyError as error:
                 raise InvalidRecordError(
-                    f"{file}: topology {name:.253}: {error.message}"
+                    f"{argument_name(file)}: topology {name:.253}: {error.message}"
                 ) from error
             if info is not None:
                 infos[name] = info

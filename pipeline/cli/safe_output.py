@@ -17,8 +17,9 @@ def printable(text: str) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines that may contain names from records or files."""
-    click.echo("\n".join(map(printable, lines)))
+    """Print lines that may contain names from records or files; nothing if there are none."""
+    if printed := [printable(line) for line in lines]:
+        click.echo("\n".join(printed))
 
 
 def suggestion(names: Iterable[str], default_hint: str) -> str:

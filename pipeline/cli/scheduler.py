@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 import yaml
 
+from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
@@ -17,7 +18,7 @@ from pipeline.processors.placement.extender_config import GeneratorOptions, gene
 from pipeline.processors.placement.scheduler_findings import Finding, findings
 from pipeline.processors.placement.target_simulation import Outcome, SimulatedLoad, simulate
 from pipeline.settings import Settings
-from pipeline.sources.scheduler_config import read_document
+from pipeline.sources.scheduler_config import document_in
 
 _HAS_ERRORS: Final = 3
 _HOST: Final = "springtide-extender.springtide-system.svc"
@@ -172,9 +173,10 @@ def _with_comments(tree: Mapping[str, Any]) -> Iterator[str]:
 def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> None:
     """Check a KubeSchedulerConfiguration for conflicts with the extender.
 
-    FILE is the argument of kube-scheduler's --config. The mode of the extender matters: in mode act
-    scores by requests contradict its scores, in mode observe they are the only scores. For other
-    extenders only errors that kube-scheduler itself refuses are reported. Nothing is changed.
+    FILE is the argument of kube-scheduler's --config, or - for standard input. The mode of the
+    extender matters: in mode act scores by requests contradict its scores, in mode observe they are
+    the only scores. For other extenders only errors that kube-scheduler itself refuses are
+    reported. Nothing is changed.
 
     \b
     Examples:
@@ -185,7 +187,9 @@ def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> Non
     if as_json:
         click.echo(json.dumps([finding._asdict() for finding in results], indent=2))
     elif not results:
-        click.echo(f"{file}: no problems with an extender in mode {settings.extender.mode}")
+        click.echo(
+            f"{argument_name(file)}: no problems with an extender in mode {settings.extender.mode}"
+        )
     for finding in () if as_json else results:
         severity = "error" if finding.is_refused else "warning"
         click.echo(printable(f"{severity}: {finding}"), err=True)
@@ -196,12 +200,12 @@ def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> Non
 def read_findings(file: Path, settings: Settings, url: str | None = None) -> list[Finding]:
     """Check this file. Raises `SpringtideError` if it cannot be read."""
     try:
-        return list(findings(read_document(file), settings.extender.mode, url))
+        return list(findings(document_in(read_argument(file)), settings.extender.mode, url))
     except UsageError as error:
         raise SpringtideError(error.message, hint=error.hint) from error
     except InvalidPolicyError as error:
         raise InvalidPolicyError(
-            f"{file}: {error.message}",
+            f"{argument_name(file)}: {error.message}",
             hint=error.hint or "`springtide scheduler config` generates a valid one",
         ) from error
 

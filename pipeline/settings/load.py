@@ -40,6 +40,10 @@ _SERVICE_LINK_NAME = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
 )
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://.*")
+# An error of msgspec about a type, and the path of the part of the value that has it.
+_TYPE_MISMATCH = re.compile(
+    r"Expected `[^`]*`(?: of length [^,]*)?, got (?:[^-]*)(?:- at `\$(?P<path>[^`]*)`)?"
+)
 # User and password in an address.
 _PASSWORD = re.compile(r"//[^/?#]*@")
 
@@ -195,9 +199,22 @@ def _problems(key: str, raw: _RawValue, kind: Any, error: Exception) -> list[_Pr
     if inside:
         return inside
     shown = "the value" if is_secret(kind) else _shown(raw.value)
-    detail = f" [{error}]".replace("`$", f"`{key}") if is_structured(kind) else ""
-    message = f"{shown} is not allowed, allowed is {allowed_values(kind)}{detail}"
+    message = f"{shown} is not allowed, allowed is {allowed_values(kind)}"
+    if is_structured(kind):
+        message += _structure_hint(key, kind, error)
     return [_Problem(key, raw.source, message)]
+
+
+def _structure_hint(key: str, kind: Any, error: Exception) -> str:
+    """Return what is wrong inside of a list or mapping, or how to write one. Types that msgspec
+    expects and got, in words of JSON, say less than the allowed values."""
+    mismatch = _TYPE_MISMATCH.match(str(error))
+    if mismatch is None:
+        return f" [{error}]".replace("`$", f"`{key}")
+    if mismatch["path"]:
+        return f"; wrong is {key}{mismatch['path']}"
+    is_list = any(get_origin(part) is tuple for part in plain_types(kind))
+    return f", written as {'[a, b]' if is_list else '{name: value}'}"
 
 
 def _entries(raw: _RawValue, kind: Any) -> Iterator[tuple[object, _RawValue, Any]]:

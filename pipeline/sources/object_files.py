@@ -112,9 +112,15 @@ def read_objects(path: Path, kind: Kind) -> FileObjects:
     Raises `InvalidRecordError` if the file is missing, empty, truncated, or not JSON of Kubernetes
     objects.
     """
+    data = read_file(path, LARGEST_LIST_BYTES, error=InvalidRecordError, hint=_hint(kind))
+    return objects_in(data, path, kind)
+
+
+def objects_in(data: bytes, path: Path, kind: Kind) -> FileObjects:
+    """The Node or Pod objects in the content of a file. Raises `InvalidRecordError`."""
     entries: dict[bytes, Entry] = {}
     problems: list[Problem] = []
-    for tree in _objects(path, kind):
+    for tree in _objects(data, path, kind):
         try:
             entry = node_entry(node_record(tree)) if kind == "Node" else pod_entry(pod_record(tree))
             if entry.key in entries:
@@ -336,9 +342,12 @@ def _report(files: Sequence[FileObjects], written: int) -> None:
     log.info("published files", written=written, objects=counts)
 
 
-def _objects(path: Path, kind: Kind) -> list[Any]:
-    hint = f"write it with: {_COMMANDS[kind]}"
-    data = read_file(path, LARGEST_LIST_BYTES, error=InvalidRecordError, hint=hint)
+def _hint(kind: Kind) -> str:
+    return f"write it with: {_COMMANDS[kind]}"
+
+
+def _objects(data: bytes, path: Path, kind: Kind) -> list[Any]:
+    hint = _hint(kind)
     try:
         tree = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

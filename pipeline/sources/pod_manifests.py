@@ -22,7 +22,7 @@ _MAX_NAMES: Final = 1000
 """Names in memory, among which a misspelt name is looked up."""
 
 
-def pod_in_file(file: Path, text: bytes | str) -> bytes:
+def pod_in_file(file: Path | str, text: bytes | str) -> bytes:
     """Return the request body for the pod in `text`, which is YAML or JSON.
 
     `text` has a Pod, a List with a Pod, or a workload with a pod template such as a Deployment, Job

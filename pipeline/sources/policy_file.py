@@ -69,8 +69,13 @@ def read_config_map(file: Path) -> Mapping[str, str]:
 def policy_objects(file: Path) -> list[Any]:
     """Return the objects in a file. Raises `UsageError` if it cannot be read, `InvalidPolicyError`
     if it is not YAML."""
+    return policy_objects_in(read_file(file), file)
+
+
+def policy_objects_in(text: bytes, file: Path | str) -> list[Any]:
+    """Return the objects in the text of a file. Raises `InvalidPolicyError` if it is not YAML."""
     try:
-        trees = yaml_documents(read_file(file))
+        trees = yaml_documents(text)
     except YAML_ERRORS as error:
         raise InvalidPolicyError(
             f"{file} is neither YAML nor JSON: {yaml_problem(error):.200}",
@@ -84,7 +89,7 @@ def has_config_map(objects: Iterable[Any]) -> bool:
     return any(_kind_and_name(item) == _CONFIG_MAP for item in objects)
 
 
-def config_map_in(objects: Iterable[Any], file: Path) -> Mapping[str, str]:
+def config_map_in(objects: Iterable[Any], file: Path | str) -> Mapping[str, str]:
     """Return the data of the ConfigMap `slo-controller-config` among the objects of a file. Raises
     `InvalidPolicyError` unless there is exactly one."""
     config_maps = [item for item in objects if _kind_and_name(item) == _CONFIG_MAP]
@@ -92,12 +97,13 @@ def config_map_in(objects: Iterable[Any], file: Path) -> Mapping[str, str]:
         count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"
         raise InvalidPolicyError(
             f"{file} has {count if config_maps else f'no ConfigMap {CONFIG_MAP}'}",
-            hint=f"kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml",
+            hint=f"give it as `kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml` "
+            f"prints it, or a {KIND}",
         )
     return config_map_data(config_maps[0], str(file))
 
 
-def descheduling_in(objects: Iterable[Any], file: Path) -> Read | None:
+def descheduling_in(objects: Iterable[Any], file: Path | str) -> Read | None:
     """Read the DeschedulerConfiguration among the objects of a file: the object, or its ConfigMap
     as kubectl prints it. None if there is none. A DeschedulerPolicy, of another project, is read
     as an invalid one. Raises `InvalidPolicyError` if there are several."""

@@ -31,7 +31,7 @@ def load_placement(settings: ExtenderSettings) -> Placement:
         return placement._replace(notes=(f"extender.scheduler_name has no effect without {KEY}",))
     file = Path(settings.scheduler_config_file)
     try:
-        return read_config(read_document(file), settings.scheduler_name)
+        return read_config(document_in(read_file(file)), settings.scheduler_name)
     except UsageError as error:
         raise SettingsError(f"{KEY}: {error.message}", key=KEY, hint=error.hint) from error
     except InvalidPolicyError as error:
@@ -43,13 +43,11 @@ def load_placement(settings: ExtenderSettings) -> Placement:
         ) from error
 
 
-def read_document(file: Path) -> Any:
-    """Return the document of the file that looks like a scheduler configuration, else the first.
-
-    Raises `UsageError` if the file is unreadable, `InvalidPolicyError` if it is not valid YAML.
-    """
+def document_in(text: bytes) -> Any:
+    """Return the document that looks like a scheduler configuration, else the first. Raises
+    `InvalidPolicyError` if the text is not valid YAML."""
     try:
-        documents = yaml_documents(read_file(file))
+        documents = yaml_documents(text)
     except YAML_ERRORS as error:
         raise InvalidPolicyError(f"not valid YAML: {yaml_problem(error):.200}") from error
     trees = [tree for tree in documents if tree is not None]

@@ -1,7 +1,9 @@
 """`springtide policy`, on files as kubectl prints them."""
 
 import json
+import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,28 @@ def test_nodes_without_objects_have_a_fix(tmp_path: Path) -> None:
 def test_unreadable_file_is_a_usage_error(tmp_path: Path, file: str) -> None:
     result = CliRunner().invoke(cli, ["policy", str(tmp_path / file)])
     assert (result.exit_code, "cannot read" in result.stderr) == (2, True)
+
+
+def test_policy_and_nodes_are_read_from_standard_input_and_pipes(tmp_path: Path) -> None:
+    policy = yaml.safe_dump(descheduler())
+    result = CliRunner().invoke(cli, ["policy", "-"], input=policy)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("descheduler: every 10 s")
+    (tmp_path / "policy.yaml").write_text(policy)
+    pipe = tmp_path / "nodes"
+    os.mkfifo(pipe)
+    document = json.dumps({"kind": "List", "items": [node("n1")]})
+    threading.Thread(target=pipe.write_text, args=(document,), daemon=True).start()
+    for nodes, text in ((str(pipe), ""), ("-", document)):
+        arguments = ["policy", str(tmp_path / "policy.yaml"), "--nodes", nodes]
+        result = CliRunner().invoke(cli, arguments, input=text)
+        assert (result.exit_code, "node n1: pool" in result.stdout) == (0, True), result.output
+    broken = CliRunner().invoke(cli, ["policy", "-"], input="a: [")
+    assert broken.stderr.startswith("error: standard input is neither YAML nor JSON")
+
+
+def test_no_line_is_empty_without_nodes(tmp_path: Path) -> None:
+    assert "" not in run(tmp_path, descheduler()).stdout.splitlines()
 
 
 GOLD = {"matchLabels": {"pool": "gold"}}

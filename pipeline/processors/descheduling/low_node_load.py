@@ -219,10 +219,9 @@ def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -
             yield f"nodePools[{i}]", f"{top.name} is the name of the default pool: {_ONE_POOL}"
         if any(earlier.node_selector is None for earlier in pools[:i]):
             yield f"nodePools[{i}]", "applies to no node: an earlier pool selects all nodes"
-    for pool in (top, *pools):
-        unused = {name for key in _THRESHOLDS for name in getattr(pool, key)} - {*DETECTED}
-        for name in sorted(unused):
-            yield "", f"pool {pool.name:.80}: usage of {name:.80} causes no alert"
+    used = {name for pool in (top, *pools) for key in _THRESHOLDS for name in getattr(pool, key)}
+    for name in sorted(used - {*DETECTED}):
+        yield "", f"usage of {name:.80} causes no alert"
     condition = args.anomaly_condition
     if condition is not None and condition.timeout_seconds is not None:
         text = "has no effect: an alert stays open while the node is hot"

@@ -218,12 +218,14 @@ def test_deviations_have_no_order_and_no_upper_bound_below_1000() -> None:
     assert loaded(highThresholds={"cpu": 120}, lowThresholds={"cpu": 120}).pools
 
 
-def test_resources_other_than_cpu_and_memory_cause_a_warning() -> None:
-    tree = tree_of(highThresholds={"pods": 80, "example.com/gpu": 3})
+def test_resources_other_than_cpu_and_memory_cause_one_warning_each() -> None:
+    own = {"pods": 90, "example.com/gpu": 5}
+    pools = [{"name": "a", "nodeSelector": {"matchLabels": {"a": "b"}}, "highThresholds": own}]
+    tree = tree_of(highThresholds={"pods": 80, "example.com/gpu": 3}, nodePools=pools)
     _, problems = read(tree)
     assert [problem.text for problem in problems] == [
-        f"pool {DEFAULT_POOL}: usage of example.com/gpu causes no alert",
-        f"pool {DEFAULT_POOL}: usage of pods causes no alert",
+        "usage of example.com/gpu causes no alert",
+        "usage of pods causes no alert",
     ]
     policy = of_node(tree)
     assert policy is not None

@@ -64,7 +64,7 @@ def main() -> None:
         table = filled(Table(counting=rules.counting), fleet)
         for percent in arguments.refused:
             took = ask(Decisions(table, rules), table, fleet, percent, arguments.pods)
-            print(f"{plugins} plugins, {percent} % refused: {_summary(took)}", flush=True)
+            print(f"{plugins} plugins, {percent}% refused: {_summary(took)}", flush=True)
     with _real_time():
         print(f"plain loop, one question: {plain_loop(fleet) * 1000:.1f} ms")
 

@@ -4,7 +4,7 @@
 
 Makes real cgroups (v1, root) with a sleeping process each and a few busy ones, runs the exporter as
 users run it, against a real broker, and beside it, in the same minute, a naive reader that opens
-every file anew and parses it whole. Goal: 1 % of a core and 80 MiB; over 1.5 % or 100 MiB is a
+every file anew and parses it whole. Goal: 1% of a core and 80 MiB; over 1.5% or 100 MiB is a
 defect, and the exit code says so. What a window weighs is tested with the windows.
 """
 
@@ -66,7 +66,7 @@ def cost(pid: int) -> Cost:
 
 
 def make_pods(tree: CgroupTree, pods: int, busy: int) -> None:
-    """Pods of three classes with a container and a process each; the first `busy` use 5 % CPU."""
+    """Pods of three classes with a container and a process each; the first `busy` use 5% CPU."""
     nap = "import time\nwhile True:\n t = time.perf_counter() + .005\n"
     nap += " while time.perf_counter() < t: pass\n time.sleep(.095)"
     for i in range(pods):
@@ -125,7 +125,7 @@ def report(found: dict[str, tuple[Cost, Cost]], seconds: float, pods: int) -> bo
     percent = used / seconds * 100
     fine = percent <= DEFECT_CPU_PERCENT and after.resident_mib <= DEFECT_MEMORY_MIB
     print(
-        f"goal 1 % and 80 MiB, defect over {DEFECT_CPU_PERCENT} % or {DEFECT_MEMORY_MIB:.0f} MiB: "
+        f"goal 1% and 80 MiB, defect over {DEFECT_CPU_PERCENT}% or {DEFECT_MEMORY_MIB:.0f} MiB: "
         f"{'fine' if fine else 'DEFECT'}"
     )
     return fine

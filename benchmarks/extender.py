@@ -165,7 +165,7 @@ class Run(NamedTuple):
         flowing.start()
         try:
             for clients in arguments.clients:
-                print(f"  {self.plugins} plugins, {percent} % refused", flush=True)
+                print(f"  {self.plugins} plugins, {percent}% refused", flush=True)
                 raise_priority(extender.pid, is_busy=clients > 1)
                 await ask(self.port, extender, names, clients, arguments.seconds)
             if self.fleet.nodes in arguments.whole:

@@ -4,7 +4,7 @@
                                 [--pods 64] [--load 0.5] [--arms NAME ...]
 
 Pods replay series of the file, on nodes of one size whose mean usage is `--load`. All arms of a
-seed have the same pods, nodes, lost windows (5 %), unknown usage of pods (1 %), and scheduler.
+seed have the same pods, nodes, lost windows (5%), unknown usage of pods (1%), and scheduler.
 After a warm-up of three hours without evictions each window of 30 s counts. An evicted pod runs for
 another window, and starts again a minute later where the scheduler puts it.
 

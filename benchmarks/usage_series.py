@@ -75,7 +75,7 @@ def replayed(recording: Recording, pods: int, windows: int, chance: np.random.Ge
     """The demand of pods that replay series drawn by `chance`, each at the time of day at which it
     was recorded. The first pods are somewhere within their series, later ones at its first day.
 
-    Within a step the usage of a series is constant, with 5 % of noise of CPU from window to window.
+    Within a step the usage of a series is constant, with 5% of noise of CPU from window to window.
     """
     step = recording.step_seconds
     steps = -(-windows * WINDOW_SECONDS // step)

@@ -52,7 +52,8 @@ _COLUMN_HELP: Final = {
         ("USAGE", "The compared usage in percent of allocatable."),
         (
             "THRESHOLD",
-            "Usage above it is hot. Of changes to critical and back, usage above it is critical.",
+            "Usage above it is hot. Of critical alerts, and of changes to critical and back, usage "
+            "above it is critical.",
         ),
         ("AGE", "Time since the end of the node's last window; (stale) if it is too long."),
         ("CHANGE", "opened, escalated (to critical), eased (to warning) or closed."),
@@ -213,7 +214,7 @@ def open_lines(items: Iterable[OpenAlertItem], now: float, *, headers: bool) -> 
             continue
         rows.append(
             (
-                *what, opened, _percent(alert.usage_percent), _percent(alert.threshold_percent),
+                *what, opened, _percent(alert.usage_percent), _percent(alert.severity_percent),
                 f"{age} (stale)" if item.stale else age,
             )
         )  # fmt: skip

@@ -211,11 +211,11 @@ def placement_lines(placement: PlacementReport) -> list[str]:
     lines = [
         *pod_lines(placement.pods),
         f"asked {placement.url}: where may a small pod (250m, 128Mi) run?",
-        f"  thresholds: CPU {cpu:g} %, memory {memory:g} % of allocatable, in the last window",
+        f"  thresholds: CPU {cpu:g}%, memory {memory:g}% of allocatable, in the last window",
     ]
     if cpu == LOWERED_CPU_PERCENT != defaults.cpu_threshold_percent:
         lines.append(
-            f"  (CPU lowered for this demo from {defaults.cpu_threshold_percent:g} %, so that one "
+            f"  (CPU lowered for this demo from {defaults.cpu_threshold_percent:g}%, so that one "
             "idle machine can show a refusal)"
         )
     if placement.catching_up:

@@ -162,7 +162,7 @@ def _used_text(move: PlannedMove) -> str:
 
 def _percents_text(percents: Mapping[str, float]) -> str:
     known = {name: percents[name] for name in ("cpu", "memory") if name in percents}
-    return ", ".join(f"{name} {percent:.1f} percent" for name, percent in known.items())
+    return ", ".join(f"{name} {percent:.1f}%" for name, percent in known.items())
 
 
 def _peak_text(move: PlannedMove) -> str:

@@ -118,9 +118,9 @@ class _Judged(NamedTuple):
             parts += [f"{amount(name, in_flight)} on its way"] * (in_flight > 0)
         parts += [f"{amount(name, asked)} for this pod"]
         return (
-            f"{name} {_USAGE_NAMES[kind]} would be {self.verdict.percent[index]:.1f} percent of "
+            f"{name} {_USAGE_NAMES[kind]} would be {self.verdict.percent[index]:.1f}% of "
             f"{amount(name, int(usage.capacity[index, resource]))}, over the threshold of "
-            f"{threshold:g}: {' + '.join(parts)}"
+            f"{threshold:g}%: {' + '.join(parts)}"
         )
 
 

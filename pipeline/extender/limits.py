@@ -101,7 +101,7 @@ retried within seconds, unless the scheduler's own back-off is longer."""
 JUDGED_NODES: Final = 2000
 """Nodes that are judged in a step of the event loop, which takes less than a millisecond."""
 JUDGE_SECONDS: Final = 0.025
-"""Between two steps, so that no request waits for more than one: about 3 % of a processor while
+"""Between two steps, so that no request waits for more than one: about 3% of a processor while
 many kinds of pods wait."""
 WAKE_UP_REPEAT_SECONDS: Final = 30.0
 """After a wake-up the pods it retries are judged again, without another question about them, after

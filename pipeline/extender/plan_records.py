@@ -131,4 +131,4 @@ def _shown(percents: Percents) -> Percents:
 
 
 def _text(percents: Percents) -> str:
-    return ", ".join(f"{name} {percent:.1f} percent" for name, percent in _shown(percents).items())
+    return ", ".join(f"{name} {percent:.1f}%" for name, percent in _shown(percents).items())

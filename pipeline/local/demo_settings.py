@@ -20,7 +20,7 @@ WINDOW_SECONDS: Final = 5
 COLD_START_SECONDS: Final = 10
 COLD_START_SAMPLES: Final = 2
 STALE_AFTER_SECONDS: Final = 60.0
-# Without a fleet the only node is mostly idle: with the default of 65 % it would never be refused.
+# Without a fleet the only node is mostly idle: with the default of 65% it would never be refused.
 LOWERED_CPU_PERCENT: Final = 25.0
 ROLES_CGROUP: Final = "springtide"  # the cgroup of the roles, measured as a host application
 

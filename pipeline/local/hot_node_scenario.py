@@ -83,7 +83,7 @@ DESCHEDULER_CONFIGURATION: Final[Object] = {
     ],
 }  # fmt: skip
 SHORTENED: Final = (
-    f"the policy of this demo is quick: nodes are hot above {HIGH_PERCENT} % of CPU on average "
+    f"the policy of this demo is quick: nodes are hot above {HIGH_PERCENT}% of CPU on average "
     "over 1 minute (default 5), alerts open and close after 2 windows (5 and 3), a plan is valid "
     f"for 1 minute (5), and windows have {WINDOW_SECONDS} s (30)"
 )

@@ -92,8 +92,8 @@ class Story:
         if percent > HIGH_PERCENT and self._see(state.node, "usage above the mark", now):
             yield _line(
                 now, state.node,
-                f"uses {percent:.0f} % of its CPU; it is hot when the average of {SPAN_SECONDS} s "
-                f"is above {HIGH_PERCENT} %",
+                f"uses {percent:.0f}% of its CPU; it is hot when the average of {SPAN_SECONDS} s "
+                f"is above {HIGH_PERCENT}%",
             )  # fmt: skip
 
     def take_alert(self, alert: AlertRecord, now: float) -> Iterator[str]:
@@ -106,11 +106,11 @@ class Story:
         if alert.transition == "closed":
             text += f" after {alert.duration_seconds:.0f} s"
         if evidence.usage_percent is not None:
-            text += f": {evidence.usage_percent:.1f} %, {evidence.usage} of "
+            text += f": {evidence.usage_percent:.1f}%, {evidence.usage} of "
             text += f"{evidence.span_seconds} s"
             # An alert closes below its mark: by a distance that the record does not have.
             if alert.crossed_percent is not None and alert.transition != "closed":
-                text += f"; the mark is {alert.crossed_percent:g} %"
+                text += f"; the mark is {alert.crossed_percent:g}%"
         yield _line(now, subject, text + (f": {alert.why}" if alert.why else ""))
         if alert.rule == "node_cpu":
             if alert.transition == "opened":
@@ -185,7 +185,7 @@ class Story:
 
     def _take_verdict(self, action: ActionRecord, now: float) -> Iterator[str]:
         usage = ", ".join(
-            f"{name.removesuffix('_percent')} {value} %"
+            f"{name.removesuffix('_percent')} {value}%"
             for name, value in action.after.items()
             if value
         )
@@ -219,7 +219,7 @@ class Story:
     def status(self, now: float) -> str:
         """What is awaited, and usage of the hot nodes."""
         awaited = [f"{step.what} on {step.node}" for step, _ in self._awaited(now)]
-        usage = [f"{node} {percent:.0f} %" for node, percent in sorted(self._percents.items())]
+        usage = [f"{node} {percent:.0f}%" for node, percent in sorted(self._percents.items())]
         parts = [f"{now - self._began_at:.0f} s", f"waiting for {', '.join(awaited)}"]
         if usage:
             parts.append(f"CPU now: {', '.join(usage)}")
@@ -267,6 +267,6 @@ def _line(now: float, node: str, text: str) -> str:
 
 def _move_text(pod: LeavingPod) -> str:
     cpu = pod.target_usage.get("cpu")
-    usage = "" if cpu is None else f", which then uses {cpu:.0f} % of its CPU"
+    usage = "" if cpu is None else f", which then uses {cpu:.0f}% of its CPU"
     cores = f"{pod.cpu_millicores / 1000:.1f} cores"
     return f"{pod.namespace}/{pod.name} ({pod.pod_class}, {cores}) to {pod.target}{usage}"

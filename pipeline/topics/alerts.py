@@ -139,8 +139,22 @@ class OpenAlert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     usage_percent: float | None = None
     threshold_percent: float | None = None
 
+    @property
+    def severity_percent(self) -> float | None:
+        """Usage above it has the severity of the alert; None is unknown."""
+        threshold = self.threshold_percent
+        if threshold is None or self.severity == "warning":
+            return threshold
+        return critical_percent(threshold)
+
     def __post_init__(self) -> None:
         check_time("since", self.since)
+
+
+def critical_percent(threshold_percent: float) -> float:
+    """Usage above it is critical: the middle between the threshold and 100%, and a threshold from
+    there on itself."""
+    return max(threshold_percent, (threshold_percent + 100.0) / 2.0)
 
 
 def alert_id(node: str, rule: str, since: str) -> str:

@@ -188,7 +188,7 @@ class World:
         plan = EvictionPlanRecord(
             node=pods[0].node, id=f"plan of {pods[0].uid}", at=format_time(now),
             valid_until=format_time(now + 60.0), planner="planner", strategy="LowNodeLoad",
-            why="cpu 91 % of 75 %",
+            why="cpu 91% of 75%",
             pods=tuple(LeavingPod(uid=pod.uid, pod_class="batch") for pod in pods),
         )  # fmt: skip
         await self.worker.start(receive(plan, self.clock))

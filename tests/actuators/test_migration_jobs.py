@@ -298,7 +298,7 @@ async def test_an_eviction_by_a_plan_is_reported_and_its_job_removed_later() -> 
     assert job["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "springtide"}
     annotations = job["metadata"]["annotations"]
     assert annotations["koordinator.sh/evict-trigger"] == "LowNodeLoad"
-    assert "cpu 91 % of 75 %" in annotations["koordinator.sh/evict-reason"]
+    assert "cpu 91% of 75%" in annotations["koordinator.sh/evict-reason"]
     assert CREATED_BY in annotations, "a koord-descheduler leaves it alone"
     assert job["spec"] == {
         "mode": "EvictDirectly", "ttl": "5m0s",

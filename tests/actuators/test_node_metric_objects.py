@@ -170,7 +170,7 @@ async def test_any_duration_up_to_an_hour_is_reported_and_an_unmeasured_one_with
         [], ["avg"], ["avg", "p50", "p90", "p95", "p99"], [], [],
     ]  # fmt: skip
     assert usages[1]["usage"]["avg"]["resources"] == {"cpu": "1", "memory": "1Ki"}
-    # Windows 0 to 13, of which each counts half as its average, 40 % as its p95 for want of a p90.
+    # Windows 0 to 13, of which each counts half as its average, 40% as its p95 for want of a p90.
     seven = {name: usage["resources"]["cpu"] for name, usage in usages[2]["usage"].items()}
     assert seven == {"avg": "6500m", "p50": "8", "p90": "22", "p95": "24", "p99": "26"}
 

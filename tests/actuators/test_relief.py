@@ -75,7 +75,7 @@ class World:
         values = {"id": f"p{self._plans}", "strategy": "LowNodeLoad"} | more
         return EvictionPlanRecord(
             node=node, at=format_time(now), valid_until=format_time(now + seconds),
-            planner="planner", why="cpu 91 % of 75 %",
+            planner="planner", why="cpu 91% of 75%",
             pods=tuple(LeavingPod(uid=pod.uid, pod_class="batch") for pod in pods), **values,
         )  # fmt: skip
 
@@ -281,7 +281,7 @@ async def test_soft_evictions_annotate_the_pod_and_evict_nothing() -> None:
     await world.run(world.plan(soft, hard))
     assert world.evicted == [hard.uid]
     text = soft.changes["annotations"]["scheduling.koordinator.sh/soft-eviction"]
-    assert "cpu 91 % of 75 %" in text
+    assert "cpu 91% of 75%" in text
     assert soft.uid in text
     assert world.gate.history.is_leaving(soft.uid)
     outcomes = {uid: a.outcome for a in world.log for uid in a.before.values()}

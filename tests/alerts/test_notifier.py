@@ -91,7 +91,7 @@ async def test_alerts_fire_escalate_and_are_resolved(
         (alert,) = [a for a in alertmanager.alerts() if a["labels"]["rule"] == "node_cpu"]
         assert alert["startsAt"].startswith(SINCE.removesuffix("Z"))
         assert alert["annotations"]["summary"] == (
-            "CPU of node worker-1 is above its threshold of 75 %"
+            "CPU of node worker-1 is above its threshold of 75%"
         )
 
         critical = OpenAlert(rule="node_cpu", severity="critical", since=SINCE)

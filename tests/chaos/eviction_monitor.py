@@ -142,7 +142,7 @@ def _is_ours(request: Eviction | Deletion) -> bool:
 
 
 def share_of(replicas: int, setting: Number | None) -> int:
-    """How many of so many pods a setting allows: without one 1 up to 3, 2 up to 10, then 10 %.
+    """How many of so many pods a setting allows: without one 1 up to 3, 2 up to 10, then 10%.
     Percentages are rounded down, but never to 0."""
     if setting is None:
         return 1 if replicas <= 3 else 2 if replicas <= 10 else replicas // 10

@@ -222,7 +222,7 @@ class Storm:
         return EvictionPlanRecord(
             node=name, id=f"storm-{self._made}", at=format_time(now),
             valid_until=format_time(now + self._rng.choice((10.0, 30.0, 60.0))),
-            planner="storm", strategy="storm", why=f"cpu {self._usage[name]:.0f} % of 75 %",
+            planner="storm", strategy="storm", why=f"cpu {self._usage[name]:.0f}% of 75%",
             pods=tuple(LeavingPod(uid=p["metadata"]["uid"], pod_class="mid") for p in chosen),
         )  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_open_alerts_are_listed_critical_first(monkeypatch: pytest.MonkeyPatch) 
     lines = [line.split() for line in result.stdout.splitlines()]
     assert lines[0] == ["NODE", "RULE", "SEVERITY", "OPEN", "USAGE", "THRESHOLD", "AGE"]
     assert [line[:6] for line in lines[1:]] == [
-        ["busy", "prod_memory", "critical", "10m", "91%", "70%"],
+        ["busy", "prod_memory", "critical", "10m", "91%", "85%"],
         ["old", "node_cpu", "warning", "2h", "91%", "70%"],
         ["busy", "node_cpu", "warning", "60s", "91%", "70%"],
     ]

@@ -131,7 +131,7 @@ def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod
     assert result.exit_code == 4
     assert result.stdout.splitlines() == [
         "hot would not take shop/web-0: node(s) cpu usage exceed threshold",
-        "  cpu usage would be 100.6 percent of 4 cores, over the threshold of 65: 3.6 cores used "
+        "  cpu usage would be 100.6% of 4 cores, over the threshold of 65%: 3.6 cores used "
         "12 s ago + 0.425 cores for this pod",
         "  kube-scheduler's preemption would not help",
         "  its last window ended 12 s ago",

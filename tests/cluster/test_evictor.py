@@ -298,7 +298,7 @@ async def relief_plan(world: World, *pods: Object, **changes: Any) -> EvictionPl
     leaving = (LeavingPod(uid=str(item["metadata"]["uid"]), pod_class="mid") for item in pods)
     record = EvictionPlanRecord(
         node=NODE, id=f"{now}", at=format_time(now), valid_until=format_time(now + 15),
-        planner="test", strategy="LowNodeLoad", why="cpu 91 % of 75 %",
+        planner="test", strategy="LowNodeLoad", why="cpu 91% of 75%",
         pods=tuple(msgspec.structs.replace(pod, **changes) for pod in leaving),
     )  # fmt: skip
     await world.send(record)

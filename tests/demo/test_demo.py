@@ -41,7 +41,7 @@ def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path)
     assert float(pods["steady-web"][5]) > float(pods["idle-cron"][5])
     assert int(pods["hungry-cache"][7].removesuffix("Mi")) > 60
     # In mode act, by the threshold that is shown: this machine is refused or scored.
-    assert "thresholds: CPU 25 %" in run.text
+    assert "thresholds: CPU 25%" in run.text
     assert "lowered" in run.text
     refused = r"refused  \S+: node\(s\) cpu usage exceed threshold"
     assert re.search(rf"{refused}|^ +[1-9]0?  ", run.text, re.M)
@@ -64,7 +64,7 @@ def test_simulated_fleet_is_marked_and_reaches_the_present(directory: Path) -> N
     assert "still catching up" not in run.text
     assert re.search(r"^ +[1-9]  sim-000\d\d$", run.text, re.MULTILINE)  # judged, so fresh
     assert re.search(r"21 nodes \(20 simulated\), 21 with peaks", run.text)
-    assert "thresholds: CPU 65 %" in run.text
+    assert "thresholds: CPU 65%" in run.text
     assert_nothing_left(run)
 
 

@@ -116,8 +116,8 @@ def story() -> Story:
 def test_each_record_is_told_once_with_time_and_node(story: Story) -> None:
     lines = [*story.take_alert(alert("opened"), BEGAN + 1)]
     assert lines == [
-        "22:13:21  web-node   alert node_cpu opened (warning): 71.2 %, average of 60 s; the mark "
-        "is 65 %"
+        "22:13:21  web-node   alert node_cpu opened (warning): 71.2%, average of 60 s; the mark "
+        "is 65%"
     ]
     for record in (alert("opened"), plan(), action("done"), verdict("done", "it cooled"), PODS):
         tell(story, record)
@@ -136,7 +136,7 @@ def test_a_change_names_the_mark_that_it_crossed(story: Story) -> None:
         alert("closed", severity="critical", reason="cooled", evidence=evidence, offset=4),
     ]
     ends = [line.rpartition("average of 60 s")[2] for a in changes for line in tell(story, a)]
-    assert ends == ["; the mark is 65 %", "; the mark is 82.5 %", "; the mark is 82.5 %", ""]
+    assert ends == ["; the mark is 65%", "; the mark is 82.5%", "; the mark is 82.5%", ""]
 
 
 def test_a_refusal_at_the_end_of_a_plan_says_that_the_evictor_waited(story: Story) -> None:
@@ -161,16 +161,16 @@ def test_usage_is_told_when_it_is_above_the_mark(story: Story) -> None:
     assert tell(story, state(None, offset=2)) == []
     assert tell(story, state(29.0, "spare-1", offset=2)) == []
     assert tell(story, state(28.8, offset=3)) == [
-        "uses 90 % of its CPU; it is hot when the average of 60 s is above 65 %"
+        "uses 90% of its CPU; it is hot when the average of 60 s is above 65%"
     ]
     assert tell(story, state(30.0, offset=4)) == []
-    assert "CPU now: web-node 94 %" in story.status(BEGAN)
+    assert "CPU now: web-node 94%" in story.status(BEGAN)
 
 
 def test_a_plan_says_which_pod_goes_where_and_why_not_elsewhere(story: Story) -> None:
     assert tell(story, plan()) == [
         "plan of LowNodeLoad, valid for 60 s: it is hot",
-        "  default/web-0 (prod, 11.2 cores) to spare-1, which then uses 36 % of its CPU",
+        "  default/web-0 (prod, 11.2 cores) to spare-1, which then uses 36% of its CPU",
         "    not to gpu-1: it has a taint",
     ]
 

@@ -139,7 +139,7 @@ def placement(**changes: object) -> PlacementReport:
 
 def test_placement_lines_have_thresholds_refusals_and_scores_best_first() -> None:
     text = "\n".join(placement_lines(placement()))
-    parts = ("CPU 65 %, memory 95 %", "lowered", "2 pass, 1 refused", "hot: cpu usage 90.0%")
+    parts = ("CPU 65%, memory 95%", "lowered", "2 pass, 1 refused", "hot: cpu usage 90.0%")
     assert [part for part in parts if part not in text] == ["lowered"]
     assert text.index(" 7  b") < text.index(" 3  a")
 
@@ -147,7 +147,7 @@ def test_placement_lines_have_thresholds_refusals_and_scores_best_first() -> Non
 def test_placement_lines_mention_lowered_threshold_and_late_nodes() -> None:
     late = placement(thresholds={"CPU": 25.0, "memory": 95.0}, catching_up=4)
     text = "\n".join(placement_lines(late))
-    assert "lowered for this demo from 65 %" in text
+    assert "lowered for this demo from 65%" in text
     assert "4 simulated nodes are still catching up" in text
 
 

@@ -31,6 +31,7 @@ PHRASES = {
     r"nobody asks|anybody asks": "name the agent",
     r"made anew|begins? anew|start(?:s|ed)? anew": "recreated, restarted",
     r"the one that|the ones that": "name the thing",
+    r"\d+(?:\.\d+)? %(?=$|[.,;:)\"'`]| of\b| and\b)": "a percent sign follows its number: 80%",
 }  # fmt: skip
 _PHRASE = re.compile("|".join(f"(?P<p{i}>\\b(?:{p}))" for i, p in enumerate(PHRASES)), re.I)
 _ADVICE = list(PHRASES.values())

@@ -91,7 +91,7 @@ def decided(node: str, requested: int) -> tuple[ExplainResult, list[list[str]]]:
 @pytest.mark.parametrize("node", ["frozen", "partial", "beyond", "missing", "impossible"])
 def test_a_bad_series_makes_a_node_neither_empty_nor_better(node: str) -> None:
     """It counts what its pods are expected to use, 85 percent of their requests, or more."""
-    # 0.5 + 3.4 cores would be 24 percent of 16 cores. 5.95 + 3.4 are 58 percent, 7.65 + 3.4 are 69.
+    # 0.5 + 3.4 cores would be 24% of 16 cores. 5.95 + 3.4 are 58 percent, 7.65 + 3.4 are 69.
     for requested, refused in ((7, node == "beyond"), (9, True)):
         result, found = decided(node, requested)
         assert result.refusals.is_refused.tolist() == [refused, False]
@@ -110,6 +110,6 @@ def test_the_detail_names_the_doubt() -> None:
         "node(s) cpu estimated usage exceed threshold"
     )
     assert result.refusals.detail(0) == (
-        "cpu estimated usage would be 69.1 percent of 16 cores, over the threshold of 65: usage is "
+        "cpu estimated usage would be 69.1% of 16 cores, over the threshold of 65%: usage is "
         "unknown or in doubt, 7.65 cores expected of the pods on the node + 3.4 cores for this pod"
     )

@@ -157,7 +157,7 @@ def test_thresholds_come_from_the_settings() -> None:
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
     result = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
     assert result.details(3) == {
-        "a": "cpu usage would be 14.6 percent of 4 cores, over the threshold of 10: "
+        "a": "cpu usage would be 14.6% of 4 cores, over the threshold of 10%: "
         "0.5 cores used 10 s ago + 0.085 cores for this pod"
     }
 

@@ -30,7 +30,7 @@ NAMES = [f"node-{number:05}.fleet.example" for number in range(NODES)]
 REQUESTS = Resources(cpu_millicores=100, memory_bytes=1 << 28)
 
 
-@pytest.fixture(scope="module", params=[0, 50, 100], ids=lambda percent: f"{percent} % refused")
+@pytest.fixture(scope="module", params=[0, 50, 100], ids=lambda percent: f"{percent}% refused")
 def table(request: pytest.FixtureRequest) -> Table:
     table = Table(counting=rules_of(ExtenderSettings()).counting)
     for number, name in enumerate(NAMES):

@@ -81,7 +81,7 @@ def test_thresholds_of_a_node_apply_to_it_alone() -> None:
     ):  # fmt: skip
         world.node(name, annotations={} if text is None else {key: text})
     assert world.refused() == ["b", "d"]
-    assert "over the threshold of 20" in world.detail("d")
+    assert "over the threshold of 20%" in world.detail("d")
 
 
 @pytest.mark.parametrize("pod_class", ["prod", "none"])
@@ -173,7 +173,7 @@ def test_unknown_cpu_is_judged_by_the_estimates_of_pods(pods: int) -> None:
     assert world.refused() == ["blind", "dark"]
     assert world.refusal("blind") == Refusal("node(s) cpu estimated usage exceed threshold")
     assert world.detail("blind") == (
-        "cpu estimated usage would be 93.5 percent of 4 cores, over the threshold of 65: usage is "
+        "cpu estimated usage would be 93.5% of 4 cores, over the threshold of 65%: usage is "
         "unknown or in doubt, 3.4 cores expected of the pods on the node + 0.34 cores for this pod"
     )
 
@@ -542,7 +542,7 @@ def test_a_resource_that_no_column_measures_is_judged_by_its_gauge(
         kind = Refusal(f"node(s) {CONNTRACK} usage exceed threshold")
         assert world.refusal("a", asking) == kind
         percent = ((used or 0.0) + asked) / 1000
-        text = f"{CONNTRACK} usage would be {percent:.1f} percent of 100000, over the threshold"
+        text = f"{CONNTRACK} usage would be {percent:.1f}% of 100000, over the threshold"
         assert world.detail("a", asking).startswith(text)
 
 

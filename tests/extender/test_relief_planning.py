@@ -41,7 +41,7 @@ def test_the_pod_that_fits_the_excess_best_lands_on_the_coolest_node() -> None:
     (node,) = plan.items
     (move,) = node.moves
     assert (node.node, move.name, move.target) == ("hot", "fitting", "cool")
-    assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
+    assert node.why == "node usage of cpu is 75.00%, above 70.00%"
     assert node.relieved
     assert node.projected_usage["cpu"] == pytest.approx(100 * 11 / 16)
     assert move.target_usage["cpu"] == pytest.approx(100 * 3 / 16)
@@ -174,7 +174,7 @@ def test_reservation_of_the_node_counts_in_its_capacity() -> None:
     annotations = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "8"}}'}
     world = World().node("a", 6.0, annotations=annotations).node("b", 1.0).runs("a", web=1.0)
     (node,) = world.plan({"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 45}}).items
-    assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
+    assert node.why == "node usage of cpu is 75.00%, above 70.00%"
     # What processes outside of Kubernetes use of it is no usage.
     outside = Usage(cpu_cores=2.0, memory_bytes=0.0)
     world.put_state("a", 6.0, system_usage=outside, host_app_usage=Usage(cpu_cores=0.0))
@@ -193,7 +193,7 @@ def test_the_usage_of_an_alert_is_in_percent_of_what_is_not_reserved() -> None:
     annotations = {"node.koordinator.sh/reservation": '{"resources": {"cpu": "8"}}'}
     world = World().node("a", 12.0, annotations=annotations).node("b", 1.0).runs("a", web=1.0)
     (node,) = world.plan().items
-    assert node.why == "node usage of cpu is 75.00 percent, above 70.00"
+    assert node.why == "node usage of cpu is 75.00%, above 70.00%"
 
 
 @pytest.mark.parametrize(("policy", "moves"), [("Default", 1), ("ReservedCPUsOnly", 0)])
@@ -406,7 +406,7 @@ def test_usage_of_prod_is_that_which_detection_compares_over_the_same_span(
     if percent is None:
         assert reason(plan) == "no node is hot"
     else:
-        assert plan.items[0].why == f"prod usage of cpu is {percent:.2f} percent, above 50.00"
+        assert plan.items[0].why == f"prod usage of cpu is {percent:.2f}%, above 50.00%"
 
 
 def test_a_target_stays_below_its_threshold_of_prod_over_the_span() -> None:
@@ -442,7 +442,7 @@ def test_usage_of_an_alert_is_what_the_plan_relieves() -> None:
         world.put_state("hot", 10.0, class_usage=classes, alerts=alerts)
         plan = world.plan()
         if usage == 6.0:
-            assert plan.items[0].why == "prod usage of cpu is 62.50 percent, above 50.00"
+            assert plan.items[0].why == "prod usage of cpu is 62.50%, above 50.00%"
             assert plan.items[0].relieved
         else:
             assert reason(plan) == "no node is hot"

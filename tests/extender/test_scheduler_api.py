@@ -18,11 +18,11 @@ REFUSED = {
     "hot": "node(s) cpu usage exceed threshold", "full": "node(s) memory usage exceed threshold"
 }  # fmt: skip
 HOT = (
-    "hot: cpu usage would be 96.2 percent of 4 cores, over the threshold of 65: "
+    "hot: cpu usage would be 96.2% of 4 cores, over the threshold of 65%: "
     "3.6 cores used 12 s ago + 0.25 cores for this pod"
 )
 FULL = (
-    "full: memory usage would be 100.6 percent of 16.0 GiB, over the threshold of 95: "
+    "full: memory usage would be 100.6% of 16.0 GiB, over the threshold of 95%: "
     "15.9 GiB used 10 s ago + 200 MiB for this pod"
 )
 PASSING = ["idle", "busy", "old", "blind", "stranger"]
@@ -72,7 +72,7 @@ async def test_filter_in_the_form_with_nodes_passes_them_back_unchanged(start: S
 
 async def test_prioritize_scores_the_least_used_best(start: Start) -> None:
     reply = await ask(await start(), "prioritize", {"Pod": POD, "NodeNames": ALL})
-    # Left with the pod, which asks for nothing: idle 83 and 88 %, hot 3 and 48, full 68 and 0.
+    # Left with the pod, which asks for nothing: idle 83 and 88%, hot 3 and 48, full 68 and 0.
     scores = {"idle": 8, "busy": 4, "hot": 2, "full": 3, "old": 0, "blind": 0, "stranger": 0}
     assert reply == [{"Host": node, "Score": score} for node, score in scores.items()]
     assert all(type(entry["Score"]) is int for entry in reply)

@@ -1,7 +1,7 @@
 """Windows report the real usage of real processes in real cgroups.
 
-Ten windows: CPU within 1 % of the process's own getrusage, half a core of quota within 1 % of the
-scheduler's count for the process, memory within 1 % of the touched and locked pages.
+Ten windows: CPU within 1% of the process's own getrusage, half a core of quota within 1% of the
+scheduler's count for the process, memory within 1% of the touched and locked pages.
 """
 
 import asyncio

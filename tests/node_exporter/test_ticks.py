@@ -54,7 +54,7 @@ async def test_clock_slewed_back_repeats_no_grid_point() -> None:
         waiting = asyncio.create_task(ticker.next())
         while not waiting.done():
             await clock.advance(0.05)
-            clock.jump(-0.001)  # 2 %: forty times the slew rate of the kernel
+            clock.jump(-0.001)  # 2%: forty times the slew rate of the kernel
         grid_points.append((await waiting).at_ms)
     assert grid_points == list(range(grid_points[0], grid_points[0] + 50_000, 1000))
 

@@ -150,8 +150,8 @@ async def test_best_effort_pods_leave_when_a_threshold_is_lowered_at_the_peak() 
     assert {pod.target for pod in plan.pods} == {"cool"}
     assert (plan.node, plan.strategy) == ("hot", "LowNodeLoad")
     assert plan.why.endswith(
-        "node usage of cpu is 70.00 percent, above 60.00; 3 pods leave, then cpu 59.0 percent, "
-        "memory 6.2 percent, relieved"
+        "node usage of cpu is 70.00%, above 60.00%; 3 pods leave, then cpu 59.0%, "
+        "memory 6.2%, relieved"
     )
 
 

@@ -134,8 +134,8 @@ async def test_a_hot_node_gets_a_plan_that_people_and_the_evictor_can_read() -> 
     assert (plan.planner, plan.strategy, plan.waiting) == ("planner", "LowNodeLoad", None)
     assert plan.valid_until == format_time(NOW + 300)
     assert plan.why == (
-        "pool __default_node_pool__: node usage of cpu is 75.00 percent, above 70.00; 1 pod "
-        "leaves, then cpu 68.8 percent, memory 10.9 percent, relieved"
+        "pool __default_node_pool__: node usage of cpu is 75.00%, above 70.00%; 1 pod "
+        "leaves, then cpu 68.8%, memory 10.9%, relieved"
     )
     (pod,) = plan.pods
     assert (pod.namespace, pod.name, pod.uid, pod.pod_class) == ("d", "a", "a", "prod")
@@ -477,7 +477,7 @@ async def test_a_target_that_got_hot_is_relieved_by_its_own_usage() -> None:
     await planning.clock.advance(PAUSE_SECONDS)
     world.report(planning.clock.now(), "b", usage=hot, alerts=(ALERT,))
     assert await planning.after() == ["b"]
-    assert "cpu is 75.00 percent" in planning.plans[1].why
+    assert "cpu is 75.00%" in planning.plans[1].why
 
 
 async def hot_fleet(nodes: int, **caps: int | None) -> Planning:

@@ -18,7 +18,7 @@ from tests.planner.test_closed_loop import CAPACITY, NODES, PODS, POLICY, WINDOW
 
 
 def load_of(seed: int) -> Load:
-    """Pods that use another amount in each of eight periods, together 45 % of all nodes."""
+    """Pods that use another amount in each of eight periods, together 45% of all nodes."""
     chance = np.random.default_rng(seed)
     share = np.minimum(chance.gamma(0.5, 1.0, size=(8, PODS)), 2.0)
     share *= 0.45 * NODES / share.sum(axis=1, keepdims=True)

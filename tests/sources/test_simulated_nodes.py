@@ -120,7 +120,7 @@ def test_records_can_be_encoded_and_decoded() -> None:
 
 
 def test_load_resembles_that_of_a_cluster() -> None:
-    """There is a daily cycle; some nodes are nearly idle, some above the threshold of 65 %."""
+    """There is a daily cycle; some nodes are nearly idle, some above the threshold of 65%."""
     fleet = [SimulatedNode(1, index, 30) for index in range(60)]
 
     def shares(hour: int) -> list[float]:

@@ -48,8 +48,8 @@ class OverUse(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.scope} usage of {self.resource} is {self.usage_percent:.2f} percent, above "
-            f"{self.threshold_percent:.2f}"
+            f"{self.scope} usage of {self.resource} is {self.usage_percent:.2f}%, above "
+            f"{self.threshold_percent:.2f}%"
         )
 
 

@@ -49,7 +49,7 @@ def head(state: ModelState) -> Iterator[str]:
     yield f"windows: {state.applied} applied, {state.gaps} missing"
     strategy = state.strategy
     yield (
-        f"strategy: {strategy.predictor} decides, margin {strategy.safety_margin_percent:g} %, "
+        f"strategy: {strategy.predictor} decides, margin {strategy.safety_margin_percent:g}%, "
         f"pods are cold if {cold_start.criteria(strategy)}"
     )
     yield f"models: {len(ENTITIES)} entities, {len(state.uids)} pods"

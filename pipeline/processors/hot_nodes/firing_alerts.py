@@ -26,6 +26,12 @@ _TEXTS: Final = {
     "prod_memory": "Memory of the Prod pods of node {node}",
 }
 
+_RELIEF_TEXTS: Final[Mapping[str, str]] = {
+    "all_nodes_hot": "No node of pool {pool} can take pods of its hot nodes",
+    "nothing_can_be_done": "Hot node {node} cannot be relieved",
+    "plans_do_not_help": "Plans for pool {pool} are paused, because they do not help",
+}
+
 
 class FiringAlert(NamedTuple):
     """An alert about usage as of the window that ended at `as_of`; or one of the planner, as of its
@@ -88,19 +94,18 @@ def posted_alert(labels: Labels, firing: FiringAlert, ends_at: float) -> PostedA
 
 
 def _usage_texts(firing: FiringAlert, alert: OpenAlert) -> tuple[str, str]:
-    node, usage, threshold = firing.node, alert.usage_percent, alert.threshold_percent
-    usage_text = "unknown" if usage is None else f"{usage:.1f} %"
-    limit_text = "its threshold" if threshold is None else f"its threshold of {threshold:g} %"
+    node, usage, threshold = firing.node, alert.usage_percent, alert.severity_percent
+    usage_text = "unknown" if usage is None else f"{usage:.1f}%"
+    limit_text = "critical threshold" if alert.severity == "critical" else "threshold"
+    if threshold is not None:
+        limit_text += f" of {threshold:g}%"
     return (
-        f"{_TEXTS[alert.rule].format(node=node)} is above {limit_text}",
+        f"{_TEXTS[alert.rule].format(node=node)} is above its {limit_text}",
         f"Usage of allocatable is {usage_text} at {firing.as_of}. "
         f"`springtide explain {node}` derives it.",
     )
 
 
 def _relief_texts(alert: AlertRecord) -> tuple[str, str]:
-    if alert.node:
-        summary = f"Hot node {alert.node} cannot be relieved"
-    else:
-        summary = f"No node of pool {alert.pool} can take pods of its hot nodes"
+    summary = _RELIEF_TEXTS[alert.rule].format(node=alert.node, pool=alert.pool)
     return summary, f"{alert.why}. `springtide plan` shows the plan."

@@ -48,8 +48,8 @@ class Thresholds:
 def thresholds(policies: Sequence[HotNodePolicy]) -> Thresholds:
     """The thresholds of these policies, at least one.
 
-    Critical is usage above the middle between the threshold and 100 %, and all hot usage where the
-    threshold is 100 % or more.
+    Critical is usage above the middle between the threshold and 100%, and all hot usage where the
+    threshold is 100% or more.
     """
     rows: dict[int, tuple[float, ...]] = {}  # nodes of a pool often share one policy object
     values = np.array([rows.get(id(p)) or rows.setdefault(id(p), _row(p)) for p in policies])

@@ -70,7 +70,7 @@ def compared_usage(usage: FloatArray, in_flight: IntArray, estimated: IntArray) 
 def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
     """Whether usage, rounded half up to a whole percent, is above a threshold; 0 switches it off.
 
-    As in Koordinator, with a threshold of 65, 65.4 % passes and 65.5 % does not. NaN passes.
+    As in Koordinator, with a threshold of 65, 65.4% passes and 65.5% does not. NaN passes.
     """
     # A rounded percentage exceeds n from n + 0.5 on.
     return (thresholds > 0) & (percent >= np.floor(thresholds) + 0.5)

@@ -1,7 +1,7 @@
 """The last day of each row: its highest usage in each of 288 slots of five minutes.
 
 A day takes 576 bytes per row and resource. A slot holds the highest sample that ended in it, as a
-code of 16 bits on a logarithmic scale, rounded up by less than 0.12 % (a peak must not be
+code of 16 bits on a logarithmic scale, rounded up by less than 0.12% (a peak must not be
 understated); 0 is exact. Values below 1e-4 cores or 100 bytes read as these.
 """
 

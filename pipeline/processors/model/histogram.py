@@ -77,7 +77,7 @@ class Layout:
         return buckets
 
 
-# Exponent and 5 bits of the mantissa divide the positive doubles into ranges of 1.6 to 3.2 %.
+# Exponent and 5 bits of the mantissa divide the positive doubles into ranges of 1.6 to 3.2%.
 # Buckets of the default layouts are wider, so that a range meets at most two of them: a table and
 # one comparison are many times as fast as `np.searchsorted`.
 _TABLE_SHIFT: Final = 47

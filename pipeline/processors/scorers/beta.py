@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray
 
 _NARROWEST: Final = 1e6
-"""alpha + beta above which the distribution counts as a point: a deviation below 0.05 %."""
+"""alpha + beta above which the distribution counts as a point: a deviation below 0.05%."""
 _MOST_TERMS: Final = 2000
 _CLOSE_ENOUGH: Final = 1e-14
 _TINY: Final = 1e-300

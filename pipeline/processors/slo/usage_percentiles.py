@@ -2,7 +2,7 @@
 
 The worker publishes percentiles of the node's readings over fixed spans. For other spans, and for
 the system, the percentiles here follow from four statistics of each window: half of its readings
-count as its average, the next 40 % as its p90, the rest as its p95 and its maximum. For one window
+count as its average, the next 40% as its p90, the rest as its p95 and its maximum. For one window
 this is exact; for several it rounds up. Arrays have two rows, the node and its system, and two
 columns, cores and bytes; NaN is unknown.
 """

@@ -69,7 +69,7 @@ def test_all_transitions_of_an_alert_have_one_id() -> None:
 
 
 def test_average_is_that_of_the_windows_in_the_span() -> None:
-    """Five windows of 20 % and four of 100 %: at last 84 % on average over 150 s, 56 % over 300."""
+    """Five windows of 20% and four of 100%: at last 84% on average over 150 s, 56% over 300."""
     usage = [20.0] * 5 + [100.0] * 4
     windows = {
         span: [
@@ -119,7 +119,7 @@ def test_percentiles_are_those_of_the_points(kind: Literal["p50", "p90"], cores:
 
 
 def test_peak_is_that_of_the_deciding_predictor() -> None:
-    """Usage fell to 10 %, the peak is that of before."""
+    """Usage fell to 10%, the peak is that of before."""
     policy = with_policy(usage="peak", open_windows=30)
     stream = stream_of([hot_window(end, 90.0 if end < 20 else 10.0, policy=policy)
                         for end in range(1, 31)])  # fmt: skip

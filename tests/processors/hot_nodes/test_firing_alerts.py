@@ -73,8 +73,8 @@ def test_what_is_posted_says_what_is_hot_and_until_when() -> None:
             "severity": "warning",
         },
         "annotations": {
-            "summary": "CPU of node a is above its threshold of 75 %",
-            "description": "Usage of allocatable is 81.2 % at 2026-11-28T10:05:00Z. "
+            "summary": "CPU of node a is above its threshold of 75%",
+            "description": "Usage of allocatable is 81.2% at 2026-11-28T10:05:00Z. "
             "`springtide explain a` derives it.",
         },
         "startsAt": SINCE,
@@ -82,10 +82,17 @@ def test_what_is_posted_says_what_is_hot_and_until_when() -> None:
     }  # fmt: skip
 
 
+def test_a_critical_alert_has_the_critical_threshold() -> None:
+    critical = msgspec.structs.replace(CPU, severity="critical", usage_percent=91.0)
+    ((labels, firing),) = firing_alerts([state("a", critical)], {}).items()
+    summary = posted_alert(labels, firing, 0.0).annotations["summary"]
+    assert summary == "CPU of node a is above its critical threshold of 87.5%"
+
+
 def test_unknown_numbers_are_not_zero() -> None:
     ((labels, firing),) = firing_alerts([state("a", PROD)], {}).items()
     texts = posted_alert(labels, firing, 0.0).annotations
-    assert texts["summary"] == "Memory of the Prod pods of node a is above its threshold"
+    assert texts["summary"] == "Memory of the Prod pods of node a is above its critical threshold"
     assert texts["description"].startswith("Usage of allocatable is unknown at")
 
 
@@ -94,6 +101,7 @@ def test_alerts_of_the_planner_name_their_node_or_pool_and_say_why() -> None:
         [
             Hopeless(Subject("all_nodes_hot", "", "gold"), "gold", "no node is low"),
             Hopeless(Subject("nothing_can_be_done", "a"), "gold", "no pod may move"),
+            Hopeless(Subject("plans_do_not_help", "", "gold"), "gold", "the last 3 did not help"),
         ],
         1_800_000_000.0,
     )  # fmt: skip
@@ -103,6 +111,7 @@ def test_alerts_of_the_planner_name_their_node_or_pool_and_say_why() -> None:
     assert [alert.labels for alert in posted] == [
         common | {"pool": "gold", "rule": "all_nodes_hot", "severity": "critical"},
         common | {"node": "a", "rule": "nothing_can_be_done", "severity": "warning"},
+        common | {"pool": "gold", "rule": "plans_do_not_help", "severity": "warning"},
     ]
     assert [alert.annotations for alert in posted] == [
         {
@@ -112,6 +121,10 @@ def test_alerts_of_the_planner_name_their_node_or_pool_and_say_why() -> None:
         {
             "summary": "Hot node a cannot be relieved",
             "description": "no pod may move. `springtide plan` shows the plan.",
+        },
+        {
+            "summary": "Plans for pool gold are paused, because they do not help",
+            "description": "the last 3 did not help. `springtide plan` shows the plan.",
         },
     ]
     assert {alert.starts_at for alert in posted} == {"2027-01-15T08:00:00Z"}

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.hot_nodes.pool_thresholds import deviation_percents, known_means
+from pipeline.processors.hot_nodes.thresholds import thresholds
+from pipeline.topics.alerts import critical_percent
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.windows import Window, decode_window, encode_window
 from tests.processors.hot_nodes.node_windows import Stream, hot_window, transitions_of
@@ -91,7 +93,7 @@ def test_a_threshold_is_at_most_the_whole_of_allocatable() -> None:
 
 
 def test_an_alert_closes_below_the_threshold_of_each_window() -> None:
-    """At 60 %: the pool gets as busy as the node, the node is hot no longer."""
+    """At 60%: the pool gets as busy as the node, the node is hot no longer."""
     windows = run(*[(60.0, 30.0)] * 2, *[(60.0, 46.0)] * 2)
     assert transitions_of(windows) == [OPENED, CLOSED]
 
@@ -235,3 +237,9 @@ def test_alerts_with_means_depend_on_the_windows_of_their_node_alone(
     for name, (transitions, open_alerts) in alone.items():
         assert stream.transitions(name) == transitions
         assert stream.open.get(name) == open_alerts
+
+
+@pytest.mark.parametrize("high", [0.5, 65.0, 87.25, 100.0, 120.0])
+def test_records_derive_the_critical_threshold_as_detection_does(high: float) -> None:
+    (warning, critical), *_ = thresholds([HotNodePolicy(high_percent={"cpu": high})]).marks[0]
+    assert (warning, critical) == (high, critical_percent(high))

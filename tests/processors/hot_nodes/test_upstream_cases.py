@@ -95,7 +95,7 @@ def test_whole_usage_is_hot_above_the_same_limit(given: Any, expected: Any) -> N
 
 
 def test_a_limit_that_upstream_rounds_below_the_threshold_is_not_ours() -> None:
-    """29 % of 100 is 28 in upstream's floats, so that usage of 29 counts as over it."""
+    """29% of 100 is 28 in upstream's floats, so that usage of 29 counts as over it."""
     assert math.trunc(29 * 0.01 * 100) == 28
     assert changes([29.0], policy_of(29.0, opens=1)) == []
     assert changes([29.01], policy_of(29.0, opens=1)) == [(1, "opened")]

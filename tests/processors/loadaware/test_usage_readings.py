@@ -25,7 +25,7 @@ def is_over(usage: Usage, allocatable: Usage, cpu: int = 65, memory: int = 95) -
     [
         (60_000, 274_877_906_944, 96.0, False),  # usage below thresholds
         (70_000, 274_877_906_944, 96.0, True),  # cpu above default 65
-        (30_000, 536_870_912_000, 96.0, True),  # memory above default 95 (97.7 %)
+        (30_000, 536_870_912_000, 96.0, True),  # memory above default 95 (97.7%)
         (62_630 + 250, 0, 96.0, True),  # 65.5 percent rounds to 66 and fails
         (62_879, 0, 96.0, False),  # 65.499 percent rounds to 65 and passes
         (90_000, 107_374_182_400, None, False),  # a resource that the node lacks is skipped

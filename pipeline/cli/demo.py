@@ -1,6 +1,7 @@
 """`springtide demo`: run all roles on this machine, and show what they report."""
 
 import logging
+import textwrap
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.quantity_text import format_bytes, format_cores
+from pipeline.cli.safe_output import print_progress
 from pipeline.errors import UsageError
 from pipeline.local.demo_run import DemoOptions, run_demo
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary
@@ -36,6 +38,8 @@ _SNAPSHOT_SECONDS: Final = 10.0
 _MAX_LINES: Final = 12
 _MAX_SCORES: Final = 5
 _MAX_REFUSALS: Final = 8
+_PLAIN_WIDTH: Final = 120
+_REASON_INDENT: Final = 15
 
 
 @click.command(
@@ -112,20 +116,21 @@ def command(
 
 
 class PlainScreen:
-    """Prints lines of text, and the status every ten seconds, with the table if it `has_table`."""
+    """Prints lines of text, and every ten seconds the table, if it `has_table`, else the status on
+    a terminal's standard error: a log has no use for it."""
 
     def __init__(self, *, has_table: bool = True) -> None:
         self._has_table = has_table
         self._last_shown = float("-inf")
 
-    def print(self, text: str) -> None:
-        click.echo(text)
+    def print(self, text: str, *, indent: int | None = 0) -> None:
+        click.echo(broken_lines(text, _PLAIN_WIDTH, indent))
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
         if not self._has_table:
             if now - self._last_shown >= _SNAPSHOT_SECONDS:
                 self._last_shown = now
-                self.print(f"  ({status})")
+                print_progress(f"  ({status})", is_first=False)
             return
         real, simulated = (
             node_lines(part, now, stale_after_seconds=STALE_AFTER_SECONDS)
@@ -135,12 +140,13 @@ class PlainScreen:
             return
         self._last_shown = now
         self.print(f"\n{status}")
-        self.print(plain_text([*real, *simulated[:_MAX_LINES]]).rstrip())
+        self.print(plain_text([*real, *simulated[:_MAX_LINES]]).rstrip(), indent=None)
         if (more := len(simulated) - _MAX_LINES) > 0:
             self.print(f"and {more} more")
 
     def show_placement(self, placement: PlacementReport) -> None:
-        self.print("\n" + "\n".join(placement_lines(placement)))
+        self.print("\n".join(["", *pod_lines(placement.pods)]), indent=None)
+        self.print("\n".join(placement_lines(placement)), indent=_REASON_INDENT)
 
     def show_summary(self, summary: Summary) -> None:
         self.print("\n" + summary_line(summary))
@@ -157,7 +163,8 @@ class TerminalScreen(PlainScreen):
         self._console = console or Console(highlight=False)
         self._live: Live | None = None
 
-    def print(self, text: str) -> None:
+    def print(self, text: str, *, indent: int | None = 0) -> None:
+        text = broken_lines(text, self._console.width, indent)
         self._console.print(text, markup=False, soft_wrap=True)  # commands stay one line
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
@@ -187,6 +194,22 @@ class TerminalScreen(PlainScreen):
             self._live = None
 
 
+def broken_lines(text: str, width: int, indent: int | None) -> str:
+    """Break lines that are wider than `width` between words, and indent what follows by `indent`
+    columns; not at all if it is None."""
+    if indent is None:
+        return text
+    return "\n".join(
+        "\n".join(
+            textwrap.wrap(
+                line, max(width, 2 * indent), subsequent_indent=" " * indent,
+                break_long_words=False, break_on_hyphens=False,
+            )
+        )
+        for line in text.split("\n")
+    )  # fmt: skip
+
+
 def split_by_origin(table: Table) -> tuple[Table, Table]:
     """Split the nodes that have a state into real and simulated ones."""
     parts = Table(), Table()
@@ -200,7 +223,7 @@ def split_by_origin(table: Table) -> tuple[Table, Table]:
 
 
 def placement_lines(placement: PlacementReport) -> list[str]:
-    """Describe pods, thresholds, refusals with their reasons, and the best scores."""
+    """Describe thresholds, refusals with their reasons, and the best scores."""
     answer = placement.answer
     defaults = ExtenderSettings()
 
@@ -209,7 +232,6 @@ def placement_lines(placement: PlacementReport) -> list[str]:
 
     cpu, memory = placement.thresholds["CPU"], placement.thresholds["memory"]
     lines = [
-        *pod_lines(placement.pods),
         f"asked {placement.url}: where may a small pod (250m, 128Mi) run?",
         f"  thresholds: CPU {cpu:g}%, memory {memory:g}% of allocatable, in the last window",
     ]

@@ -1,5 +1,6 @@
 """Print names from records and files safely: they cannot move the cursor or fake a line."""
 
+import sys
 from collections.abc import Iterable
 
 import click
@@ -20,6 +21,13 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines that may contain names from records or files; nothing if there are none."""
     if printed := [printable(line) for line in lines]:
         click.echo("\n".join(printed))
+
+
+def print_progress(text: str, *, is_first: bool) -> None:
+    """Print on standard error what a command waits for: again and again on a terminal, once in a
+    file or a log."""
+    if is_first or sys.stderr.isatty():
+        click.echo(printable(text), err=True)
 
 
 def suggestion(names: Iterable[str], default_hint: str) -> str:

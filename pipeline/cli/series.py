@@ -13,7 +13,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
-from pipeline.cli.safe_output import print_lines, printable, suggestion
+from pipeline.cli.safe_output import print_lines, print_progress, printable, suggestion
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended
@@ -198,9 +198,11 @@ async def _windows(kafka: KafkaSettings, node: str, requested: TimeRange) -> Asy
 
 
 async def _print_progress(node: str, windows: list[WindowPoints]) -> None:
+    is_first = True
     while True:
         await asyncio.sleep(_PROGRESS_SECONDS)
-        click.echo(f"reading windows of {printable(node)}: {len(windows)} so far", err=True)
+        print_progress(f"reading windows of {node}: {len(windows)} so far", is_first=is_first)
+        is_first = False
 
 
 def _unknown_pod_error(node: str, pod: PodSelector, names: list[str]) -> UsageError:

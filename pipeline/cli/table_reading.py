@@ -5,9 +5,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import click
-
 from pipeline.cli.kafka_requests import NOTICE_SECONDS
+from pipeline.cli.safe_output import print_progress
 from pipeline.clock import SystemClock
 from pipeline.errors import KafkaError, NotReadyError, SpringtideError, TopicDriftError
 from pipeline.kafka.client import client_options
@@ -55,7 +54,7 @@ async def read_table(
 
 
 async def _wait_caught_up(feed: Feed, *, waits_for_broker: bool) -> None:
-    start = time.monotonic()
+    start, is_first = time.monotonic(), True
     while not feed.state.caught_up:
         caught_up = asyncio.create_task(feed.wait_caught_up())
         failure = asyncio.create_task(feed.wait_failure())
@@ -68,8 +67,9 @@ async def _wait_caught_up(feed: Feed, *, waits_for_broker: bool) -> None:
         if failure in done:
             raise _reading_error(failure.result())
         if not done:
-            seconds = time.monotonic() - start
-            click.echo(f"reading node states ({feed.state.message}, {seconds:.0f} s)", err=True)
+            text = f"reading node states ({feed.state.message}, {time.monotonic() - start:.0f} s)"
+            print_progress(text, is_first=is_first)
+            is_first = False
 
 
 def _reading_error(failure: KafkaError) -> SpringtideError:

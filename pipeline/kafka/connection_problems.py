@@ -7,6 +7,7 @@ aiokafka 0.14 logs the cause of a failed connection, and raises an error that do
 import ssl
 from asyncio import IncompleteReadError
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 import aiokafka.client
@@ -16,6 +17,9 @@ _create_connection: Final = aiokafka.client.create_conn
 CAUSES: dict[tuple[str, int], BaseException | None] = {}
 """The cause of the last failure by broker; None while connected. As many as brokers are known."""
 
+_bootstrap: Final = aiokafka.client.AIOKafkaClient.bootstrap
+_OPENED: Final[ContextVar[list[Any] | None]] = ContextVar("opened", default=None)
+"""The connections that the bootstrap that runs has opened."""
 _TLS_ALERT: Final = 0x15
 
 
@@ -29,8 +33,10 @@ class Problem(NamedTuple):
 
 
 def note_connections() -> None:
-    """Note the cause of each failed connection of this process from now on."""
+    """Note the cause of each failed connection of this process from now on, and close the
+    connection of a client that is cancelled while it connects."""
     aiokafka.client.create_conn = _noted_connection
+    aiokafka.client.AIOKafkaClient.bootstrap = _closing_bootstrap
 
 
 def connection_problem(client: Mapping[str, Any], error: BaseException) -> Problem | None:
@@ -61,13 +67,31 @@ def connection_problem(client: Mapping[str, Any], error: BaseException) -> Probl
 async def _noted_connection(host: str, port: int, **options: Any) -> Any:
     cause: BaseException | None = None
     try:
-        return await _create_connection(host, port, **options)
+        connection = await _create_connection(host, port, **options)
+        if (opened := _OPENED.get()) is not None:
+            opened.append(connection)
+        return connection
     except Exception as error:
         cause = error
         raise
     finally:
         CAUSES.pop((host, port), None)
         CAUSES[host, port] = cause
+
+
+async def _closing_bootstrap(client: Any) -> None:
+    """Bootstrap a client. aiokafka leaves the connection open if it is cancelled while it waits for
+    metadata, as by Ctrl-C, and logs an error when the object is collected."""
+    opened: list[Any] = []
+    token = _OPENED.set(opened)
+    try:
+        await _bootstrap(client)
+    except BaseException:
+        for connection in opened:
+            connection.close()
+        raise
+    finally:
+        _OPENED.reset(token)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

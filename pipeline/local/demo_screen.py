@@ -55,8 +55,9 @@ class Summary(NamedTuple):
 class Screen(Protocol):
     """Shows the progress of the demo."""
 
-    def print(self, text: str) -> None:
-        """Print a line that stays."""
+    def print(self, text: str, *, indent: int | None = 0) -> None:
+        """Print lines that stay. A line that is too long continues on the next one, indented by so
+        many columns; None: it is not broken, as a command or a row of a table."""
 
     def show_nodes(self, table: Table, now: float, status: str) -> None:
         """Show the current nodes; called about once a second."""

@@ -31,7 +31,7 @@ from pipeline.local.demo_screen import Screen
 from pipeline.local.demo_settings import demo_home
 from pipeline.local.demo_signals import ignore_signals, interruptible, stop_event
 from pipeline.local.demo_workload import CgroupJoiner
-from pipeline.local.hot_node_story import RunningPod, Story
+from pipeline.local.hot_node_story import INDENT, RunningPod, Story
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.local.port_probe import HOST, free_port
 from pipeline.local.replayed_usage import PodsByNode, ReplayedUsage
@@ -91,7 +91,8 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
             "to look on from another shell:\n"
             f"  {Path(sys.executable).with_name('springtide')} alerts --watch "
             f"--bootstrap-servers {kafka.bootstrap_servers}\n"
-            f"  {kubectl} --kubeconfig {plane.kubeconfig()} get pods -o wide --watch"
+            f"  {kubectl} --kubeconfig {plane.kubeconfig()} get pods -o wide --watch",
+            indent=None,
         )
         stack.enter_context(_kept_logs(home, plane, keep))
         demo = HotNodeDemo(screen, home, kafka, plane, url)
@@ -301,7 +302,7 @@ class HotNodeDemo:
                 self._show(story.status(self.clock.now()))
         finally:
             await cancel_tasks(sending)
-            self.screen.print("\n" + "\n".join(story.summary()))
+            self.screen.print("\n" + "\n".join(story.summary()), indent=None)
         self.screen.print(
             f"everything was seen: {scenario.RELIEVED.name} was relieved, and nothing was evicted "
             f"from {scenario.PROTECTED.name}\n"
@@ -339,7 +340,7 @@ class HotNodeDemo:
 
     def _print(self, lines: Iterator[str]) -> None:
         for line in lines:
-            self.screen.print(line)
+            self.screen.print(line, indent=INDENT)
 
     def _show(self, status: str) -> None:
         self.screen.show_nodes(self.table, self.clock.now(), status)

@@ -51,6 +51,8 @@ STEPS: Final = (
     Step(PROTECTED.name, "plan", 180),
     Step(PROTECTED.name, "eviction refused", 300),
 )
+INDENT: Final = 27
+"""Columns before the text of a line, and six more: for what does not fit into it."""
 _LEEWAY_SECONDS: Final = 5.0
 """The evictor ends a plan by the broker's clock, a little before its last second is over."""
 _HOT: Final = frozenset(node.name for node in HOT_NODES)

@@ -1,13 +1,14 @@
 """Names from records and files are printed without control characters."""
 
 import doctest
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import safe_output
-from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.safe_output import print_lines, print_progress, printable
 
 
 @given(st.text())
@@ -35,3 +36,21 @@ def test_print_lines_keeps_each_line_on_one_line(capsys: pytest.CaptureFixture[s
 
 def test_docstring_examples_hold() -> None:
     assert doctest.testmod(safe_output) == (0, 1)
+
+
+@pytest.mark.parametrize(("is_terminal", "printed"), [(True, 3), (False, 1)])
+def test_progress_is_repeated_only_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool,
+    printed: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    for second in range(3):
+        print_progress(f"reading\x1b ({second} s)", is_first=second == 0)
+    lines = [f"reading\\x1b ({second} s)" for second in range(printed)]
+    assert (output := capsys.readouterr()).out == ""
+    assert output.err.splitlines() == lines
+
+
+def test_no_lines_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_lines(())
+    assert capsys.readouterr().out == ""

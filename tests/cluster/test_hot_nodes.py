@@ -30,6 +30,7 @@ def directory() -> Iterator[Path]:
 
 def told(text: str, node: str) -> list[str]:
     """What the demo told about a node, without the times."""
+    text = re.sub(r"\n {27}", " ", text)  # lines that were broken
     return re.findall(rf"^\d\d:\d\d:\d\d  {node} +(\S.*)$", text, re.M)
 
 

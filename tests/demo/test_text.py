@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,13 +231,42 @@ def test_a_hot_node_is_shown_without_a_fleet_and_without_an_end(other: tuple[str
     assert done.exception.message == f"--hot-node and {other[0]} exclude each other"
 
 
-def test_the_status_is_printed_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_only_a_terminal_gets_the_status_of_a_hot_node_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     screen = PlainScreen(has_table=False)
     for second in range(25):
         screen.show_nodes(Table(), 1000.0 + second, f"{second} s; waiting for an alert")
-    assert capsys.readouterr().out.splitlines() == [
-        f"  ({second} s; waiting for an alert)" for second in (0, 10, 20)
-    ]
+    output = capsys.readouterr()
+    status = [f"  ({second} s; waiting for an alert)" for second in (0, 10, 20)]
+    assert (output.out, output.err.splitlines()) == ("", status if is_terminal else [])
+
+
+def test_lines_of_the_demo_are_broken_at_120_columns_except_for_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "22:13:21  web-node     not to spare-1: " + "a reason of several words " * 6
+    PlainScreen().print(f"short\n{long}", indent=27)
+    first, *others = capsys.readouterr().out.splitlines()
+    assert (first, len(others)) == ("short", 2)
+    assert all(len(line) <= 120 for line in others)
+    assert " ".join(line.strip() for line in others) == long.strip()
+    assert others[1].index(others[1].strip()) == 27
+    PlainScreen().print(long, indent=None)
+    assert capsys.readouterr().out == f"{long}\n"
+
+
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_a_terminal_of_any_width_breaks_lines_between_words(width: int) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, highlight=False, width=width)
+    screen = TerminalScreen(console)
+    screen.print("10:00:00  node-1     a word " + "and another one " * 20, indent=27)
+    lines = output.getvalue().splitlines()
+    assert all(len(line) <= max(width, 54) for line in lines)
+    assert all(line.startswith(" " * 27) and line.strip()[:2] in ("an", "on") for line in lines[1:])
 
 
 @pytest.mark.parametrize(
@@ -264,7 +294,7 @@ def test_a_terminal_screen_breaks_no_command() -> None:
     output = io.StringIO()
     text = "springtide alerts --watch --bootstrap-servers 127.0.0.1:23766 " * 3
     TerminalScreen(Console(file=output, force_terminal=True, highlight=False, width=40)).print(
-        text.strip()
+        text.strip(), indent=None
     )
     assert output.getvalue() == text.strip() + "\n"
 

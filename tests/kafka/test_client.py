@@ -216,3 +216,30 @@ async def test_after_a_calm_time_a_broken_connection_is_replaced_at_once(
     client._conns.clear()
     await client.ask(0.3)
     assert client.attempts[before:] == [24.0, 24.1]
+
+
+async def test_a_client_that_is_cancelled_while_it_connects_closes_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, closed = asyncio.Event(), []
+
+    class Connection:
+        async def send(self, _: Any) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        def close(self) -> None:
+            closed.append(self)
+
+    async def connect(*_: Any, **__: Any) -> Connection:
+        return Connection()
+
+    monkeypatch.setattr(connection_problems, "_create_connection", connect)
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:9")
+    starting = asyncio.create_task(client.bootstrap())
+    await asyncio.wait_for(asked.wait(), 60)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert len(closed) == 1
+    await client.close()

@@ -52,7 +52,7 @@ class ActionList(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-w", "--watch", is_flag=True, help="Then show new actions until Ctrl-C.")
 @click.option(
     "--since", type=Duration(), metavar="DURATION", default="1h", show_default=True,
-    help="Show the actions of this time, such as 90s, 5m or 12h; at most 30 days are kept.",
+    help="Show the actions of this time, such as 90s, 5m, 12h or 7d; 30 days are kept.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")

@@ -15,7 +15,7 @@ from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
 from pipeline.cli.quantity_text import UNKNOWN, format_age, format_percent
-from pipeline.cli.safe_output import print_lines
+from pipeline.cli.safe_output import print_lines, print_progress
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
@@ -85,25 +85,31 @@ class View(NamedTuple):
     stale_after_seconds: float
 
     def show(
-        self, items: Sequence[OpenAlertItem] | Sequence[AlertRecord], lines: Iterable[str]
-    ) -> None:
+        self, items: Sequence[OpenAlertItem] | Sequence[AlertRecord], lines: Iterable[str], *,
+        is_first: bool = True,
+    ) -> None:  # fmt: skip
+        """Print the lines, or that there are none: again only on a terminal, unless `is_first`."""
         if self.as_json:
             click.echo(msgspec.json.encode(AlertList(items=items)))
-        elif shown := [*lines]:
-            print_lines(shown)
+        elif items:
+            print_lines(lines)
         if not items:
-            click.echo("no alert", err=True)
+            print_progress("no alert", is_first=is_first)
 
 
 @click.command(
     cls=Command,
-    exit_codes={0: "shown, also if there are none", 3: "topics are missing", 4: "no data"},
+    exit_codes={
+        0: "shown, also if there are none",
+        3: "with --since: the topic is missing",
+        4: "no data, or topics are missing",
+    },
     tables=_COLUMN_HELP,
 )
 @click.option("-w", "--watch", is_flag=True, help="Show them again every second until Ctrl-C.")
 @click.option(
     "--since", type=Duration(), metavar="DURATION",
-    help="Show the changes of this time instead, such as 90s, 5m or 12h; at most a week.",
+    help="Show the changes of this time instead, such as 90s, 5m, 12h or 7d; at most a week.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
@@ -134,8 +140,7 @@ def command(
         if since > LONGEST_SINCE_SECONDS:
             raise UsageError(
                 "--since is more than a week",
-                hint=f"{ALERTS.full_name(settings.kafka.topic_prefix)} has the last week: at most "
-                "168h",
+                hint=f"{ALERTS.full_name(settings.kafka.topic_prefix)} has the last week: 7d",
             )
         changes = run_requests(settings.kafka, read_changes(settings, since))
         view.show(changes, change_lines(changes, headers=view.headers))
@@ -148,7 +153,7 @@ def command(
 
 async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
     clock = SystemClock()
-    relief = ReliefAlerts()
+    relief, is_first = ReliefAlerts(), True
     async with (
         read_table(settings, Table(), waits_for_broker=watch) as feed,
         read_relief_alerts(settings.kafka, relief, clock, waits=not watch),
@@ -165,9 +170,11 @@ async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
             items += [relief_item(alert) for alert in relief.open(clock.monotonic())]
             if watch and not view.as_json:
                 click.clear()  # only a terminal
-            view.show(items, open_lines(items, now, headers=view.headers))
+            lines = open_lines(items, now, headers=view.headers)
+            view.show(items, lines, is_first=is_first)
             if not watch:
                 return
+            is_first = bool(items)
             if not feed.state.connected:
                 click.echo(feed.state.message, err=True)
             await clock.sleep(REFRESH_SECONDS)

@@ -16,7 +16,7 @@ from pipeline.cli.options import output_option, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
-from pipeline.errors import InvalidPolicyError
+from pipeline.errors import InvalidPolicyError, NotReadyError
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.filters import amount
 from pipeline.extender.plan_documents import (
@@ -42,7 +42,7 @@ _NOTHING_MOVES: Final = 4
         0: "pods would move",
         1: "failure: the policy is invalid, or no broker answers",
         2: "invalid usage or settings, or the file cannot be read",
-        4: "no pod would move, and the output says why; or topics are missing",
+        4: "no pod would move, and the output says why; no data, or topics are missing",
     },
 )
 @click.option(
@@ -100,6 +100,12 @@ async def _plan(settings: Settings, descheduling: Descheduling | None) -> Relief
     rules = load_rules(settings.extender)
     async with read_table(settings, Table(counting=rules.counting), NODE_AND_POD_TOPICS) as feed:
         decisions = Decisions(feed.table, rules)
+        if not any(feed.table.snapshot(name).state for name in feed.table):
+            raise NotReadyError(
+                "no usage of any node is known, so nothing can be planned",
+                hint="start `springtide exporter` on a node and one `springtide worker`; "
+                "if both run, `springtide doctor` says what is wrong",
+            )
         planning = ReliefPlanning(feed.table, decisions, descheduling, SystemClock().now())
     for name in planning.ignored_resources:
         text = f"usage of {printable(name)} is not measured: its thresholds are ignored"

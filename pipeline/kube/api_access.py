@@ -21,6 +21,7 @@ TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """The token of the pod's service account."""
 # What the library raises for a file that is no kubeconfig.
 _INVALID_KUBECONFIG: Final = (AttributeError, KeyError, OSError, TypeError, ValueError)
+_DEFAULT_FILE: Final = Path("~/.kube/config")
 NO_CLUSTER: Final = "set kubernetes.kubeconfig, or run in a pod with a service account"
 """The hint where no API server is configured."""
 
@@ -73,8 +74,9 @@ def api_access(settings: KubernetesSettings) -> ApiAccess:
     # $KUBECONFIG may list several files, of which some may be missing.
     if path and not any(Path(file).exists() for file in str(path).split(os.pathsep)):
         raise _invalid(path, "No such file")
+    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and TOKEN_FILE.exists()
     try:
-        if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and TOKEN_FILE.exists():
+        if path is None and is_in_pod:
             load_in_pod(client_configuration=configuration)
         else:
             load_file(
@@ -84,7 +86,9 @@ def api_access(settings: KubernetesSettings) -> ApiAccess:
             )
     except (config.ConfigException, yaml.YAMLError, *_INVALID_KUBECONFIG) as error:
         if path is None:
-            raise KubernetesError(f"no access to Kubernetes: {error}", hint=NO_CLUSTER) from error
+            is_missing = not is_in_pod and not _DEFAULT_FILE.expanduser().exists()
+            why = f"there is no {_DEFAULT_FILE}" if is_missing else str(error)
+            raise KubernetesError(f"no access to Kubernetes: {why}", hint=NO_CLUSTER) from error
         raise _invalid(path, " ".join(str(error).split())[:200]) from error
     if not configuration.host.startswith(("http://", "https://")):
         raise _invalid(path, f"its server is {configuration.host[:200]!r}, not https://...")

@@ -184,6 +184,11 @@ def test_changes_are_shown_once_in_order_and_bad_records_are_skipped(
     assert [item["transition"] for item in document["items"]] == ["opened", "closed"]
 
 
+def test_no_change_is_said_without_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = changes(monkeypatch, [])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no alert\n")
+
+
 def test_a_change_to_critical_shows_the_critical_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     evidence = Evidence(usage_percent=88.5, threshold_percent=65.0, critical_percent=82.0)
     escalated = msgspec.structs.replace(CHANGE, transition="escalated", evidence=evidence)

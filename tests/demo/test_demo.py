@@ -123,7 +123,7 @@ def test_directory_with_too_long_a_path_for_a_socket_is_an_error(directory: Path
     assert "set TMPDIR to a shorter path" in run.text
 
 
-@pytest.mark.parametrize("wrong", ["0", "soon", "-5s", "5d", ""])
+@pytest.mark.parametrize("wrong", ["0", "soon", "-5s", "5y", ""])
 def test_invalid_durations_are_refused(wrong: str) -> None:
     done = CliRunner().invoke(command, ["--for", wrong])
-    assert (done.exit_code, "is not a duration such as 90s, 5m or 1h" in done.stderr) == (2, True)
+    assert (done.exit_code, "is not a duration such as 90s, 5m" in done.stderr) == (2, True)

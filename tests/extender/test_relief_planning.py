@@ -243,7 +243,7 @@ def test_later_strategies_see_earlier_moves_in_the_filters() -> None:
         ("LowNodeLoad", "silver-1")
     ]
     (stay,) = plan.items[-1].stays
-    assert stay.rejected[0].reason.startswith("cpu usage would be 17.8 percent")
+    assert stay.rejected[0].reason.startswith("cpu usage would be 17.8% of")
 
 
 @pytest.mark.parametrize("percent", [15, 60])
@@ -476,7 +476,7 @@ def test_prod_pods_of_the_plan_count_in_the_filter_for_prod() -> None:
     plan = world.runs("hot", a=1.0, b=1.0).plan()
     (node,) = plan.items
     assert len(node.moves) == 1
-    assert node.stays[0].rejected[0].reason.startswith("cpu prod usage would be 17.8 percent")
+    assert node.stays[0].rejected[0].reason.startswith("cpu prod usage would be 17.8% of")
 
 
 def test_targets_of_a_pool_that_compares_a_minute_are_judged_by_their_last_window() -> None:

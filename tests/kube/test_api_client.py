@@ -279,3 +279,14 @@ async def test_proxy_and_server_name_of_a_kubeconfig_are_used(tmp_path: Path) ->
     access = api_access(settings)
     assert (access.proxy, access.server_name) == ("http://p:1", "inside")
     assert access.tls is not None
+
+
+def test_a_machine_without_a_kubeconfig_is_told_which_file_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(KubernetesError) as raised:
+        api_access(KubernetesSettings())
+    assert raised.value.message == "no access to Kubernetes: there is no ~/.kube/config"

@@ -5,14 +5,14 @@ The extender knows which pods wait and when a reason disappears, and asks for on
 by a wake-up. So no Node is written for which no pod waits.
 
 Only the change of the annotation matters, not its value. So the actuator never reads it back, as
-`NodeMarks` does to repair a difference, and repeats a write whose outcome is unknown.
+`NodeMetadataFeature` does to repair a difference, and repeats a write whose outcome is unknown.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from actuators.cluster.feature import Context, Feature, Follower, Topics, Watch
-from actuators.cluster.node_marks import NodeMarks, patch_node
+from actuators.cluster.node_metadata_feature import NodeMetadataFeature, patch_node
 from actuators.cluster.write_queue import Write
 from pipeline.errors import KubernetesError, NotFoundError
 from pipeline.times import parse_time
@@ -28,7 +28,7 @@ WAKE_UP_SECONDS: Final = 60.0
 """Older wake-ups are ignored: the extender repeats those of pods that still wait."""
 
 
-class _Removal(NodeMarks):
+class _Removal(NodeMetadataFeature):
     """Removes the annotation from every Node: no value is ever desired."""
 
     name = "cooled"

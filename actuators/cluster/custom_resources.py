@@ -24,7 +24,8 @@ Execute = Callable[[], Awaitable[None]]
 
 
 class ResourceKind(NamedTuple):
-    """`merges`: parts of a spec without a desired value stay as others wrote them."""
+    """A kind of custom resource. If it `merges`, fields of a spec without a desired value keep what
+    other clients wrote; else they are removed."""
 
     kind: str
     plural: str
@@ -76,7 +77,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Object(msgspec.Struct):
-    """`spec` is None also in answers that contain metadata only."""
+    """The decoded fields of an object; `spec` is None in answers that contain metadata only."""
 
     metadata: _Metadata
     spec: dict[str, Any] | None = None

@@ -1,8 +1,8 @@
 """Base class of the cluster actuator's features, and the context that each feature gets.
 
 A feature keeps one kind of data in the cluster equal to the topics. To add one, write a module with
-a subclass of `Feature` (of `NodeMarks` for annotations and labels), and add the class to `FEATURES`
-in `cluster_actuator`.
+a subclass of `Feature` (of `NodeMetadataFeature` for annotations and labels), and add the class to
+`FEATURES` in `cluster_actuator`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ from pipeline.topics.registry import Topic
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every feature may use. `node_uids` has the uid of each Node on the API server."""
+    """Dependencies of every feature. `node_uids` has the uid of each Node on the API server."""
 
     api: Api
     queue: WriteQueue
@@ -35,16 +35,16 @@ class Follower(Protocol):
     """Receives the objects of a list-watch."""
 
     def list_started(self) -> None:
-        """A complete list follows."""
+        """Begin a complete list: `observed` is called for each of its objects."""
 
     def observed(self, encoded: bytes | msgspec.Raw) -> None:
-        """An object as it is now, as JSON."""
+        """Take the present state of an object, as JSON."""
 
     def list_completed(self) -> None:
-        """Objects that the list did not contain do not exist."""
+        """End a complete list: drop the objects that it did not contain."""
 
     def deleted(self, name: str) -> None:
-        """An object was deleted."""
+        """Drop a deleted object."""
 
 
 class Watch(NamedTuple):
@@ -63,8 +63,8 @@ Topics = Mapping[Topic, float | None]
 
 
 class Feature:
-    """One thing that the cluster actuator writes. While the feature is off it removes what it
-    wrote."""
+    """A kind of data that the cluster actuator writes to the API server. While the feature is off
+    it removes what it wrote."""
 
     name: ClassVar[str]
     """The feature in the write queue, in metrics and in the key of its switch."""
@@ -97,7 +97,7 @@ class Feature:
         if a value is invalid; the actuator counts and drops the record."""
 
     def start(self) -> None:
-        """All topics and lists have been read: records that `learn` gets from now on are new."""
+        """Begin to act: all topics and lists have been read, and further records are new."""
 
     def decide(self, *, everything: bool) -> None:
         """Queue the writes of nodes that changed, or with `everything` of all nodes: a write may

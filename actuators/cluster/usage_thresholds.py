@@ -8,14 +8,14 @@ set that, too: it is ours only while the annotation `WRITTEN_THRESHOLDS` has the
 from typing import Any, ClassVar
 
 from actuators.cluster.feature import Context, Topics
-from actuators.cluster.node_marks import NodeMarks
+from actuators.cluster.node_metadata_feature import NodeMetadataFeature
 from pipeline.processors.kubernetes.object_records import USAGE_THRESHOLDS, WRITTEN_THRESHOLDS
 from pipeline.processors.placement.threshold_hours import TIME_SHARED, thresholds_annotation
 from pipeline.sources.scheduler_config import load_placement
 from pipeline.topics.registry import NODES, Topic
 
 
-class UsageThresholds(NodeMarks):
+class UsageThresholds(NodeMetadataFeature):
     """Annotates the Nodes that `annotateNodes` of `TimeSharedThresholds` selects, during its
     windows."""
 
@@ -57,7 +57,7 @@ class UsageThresholds(NodeMarks):
 
     def _mark(self, node: str) -> None:
         text = self._text if node in self._selected else None
-        self.want(node, {} if text is None else dict.fromkeys(self.annotations, text))
+        self.set_desired(node, {} if text is None else dict.fromkeys(self.annotations, text))
 
     def _difference(self, name: str) -> dict[str, dict[str, str | None]]:
         actual = self._actual.get(name, {})

@@ -131,7 +131,7 @@ def plan_lines(plan: ReliefPlan) -> Iterator[str]:
 
 def _outcome_line(outcome: StrategyOutcome) -> str:
     title = f"{outcome.strategy}, pool {outcome.pool}" if outcome.pool else outcome.strategy
-    counts = f"{outcome.nodes} nodes"
+    counts = "1 node" if outcome.nodes == 1 else f"{outcome.nodes} nodes"
     if outcome.hot is not None:
         counts += f", {outcome.hot} to relieve, {outcome.targets} may take pods"
     if outcome.known < outcome.nodes:

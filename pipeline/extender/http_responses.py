@@ -10,7 +10,7 @@ from aiohttp import web
 
 
 class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
-    """What is wrong, and what to do about it.
+    """The body of an error response.
 
     error: What is wrong.
     hint: What to do about it.
@@ -23,18 +23,18 @@ class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=Tru
 def json_response(
     body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """A response of JSON that is encoded already."""
+    """Return a response with a body that is encoded JSON."""
     return web.Response(body=body, status=status, content_type="application/json", headers=headers)
 
 
 def struct_response(body: msgspec.Struct, *, status: int = 200) -> web.Response:
-    """A response whose body is encoded here."""
+    """Return a response with a struct as its body, encoded as JSON."""
     return json_response(msgspec.json.encode(body), status=status)
 
 
 def error_response(
     status: int, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """A response that says what is wrong, and what to do about it."""
+    """Return an error response with a problem and its fix."""
     body = msgspec.json.encode(ErrorReply(message, hint or ""))
     return json_response(body, status=status, headers=headers)

@@ -91,7 +91,7 @@ Publish = Callable[[EvictionPlanRecord], None]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The process is alive.
+    """The body of /healthz, which answers as long as the process runs.
 
     status: `ok`.
     """
@@ -100,7 +100,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the extender takes requests, and how its table is doing.
+    """The body of /readyz: whether the extender takes requests, and the state of its table.
 
     status: `ready`, `not ready` or `draining`.
     mode: Mode of the extender.
@@ -266,7 +266,7 @@ class Extender:
                 self._note_waiting(question, result)
         await timer.end_turn("decide")
         reply = filter_reply(question, passed, refusals)
-        self._remember(question, reply)
+        self._keep_reply(question, reply)
         timer.done("write")
         return json_response(reply.body)
 
@@ -282,8 +282,8 @@ class Extender:
             hint="set nodeCacheCapable: true in the scheduler's configuration of this extender",
         )
 
-    def _remember(self, question: Question, reply: FilterReply) -> None:
-        """The scheduler asks next which of the nodes in this reply is best, if there are any."""
+    def _keep_reply(self, question: Question, reply: FilterReply) -> None:
+        """Keep the reply to filter: kube-scheduler asks for the scores of its nodes next."""
         if not reply.names or not reply.next.names:
             return
         if len(question.pod_json) <= limits.REMEMBERED_POD_BYTES:
@@ -293,7 +293,8 @@ class Extender:
                 del self._replies[next(iter(self._replies))]
 
     def _place_on_only_node(self, question: Question, passed: Sequence[str], now: float) -> None:
-        """Where one node is left a scheduler does not ask for scores."""
+        """Count the pod as placed if one node passes: kube-scheduler then sends no prioritize
+        request, and binds it there."""
         if len(passed) == 1:
             self._decisions.place(question.record, passed[0], now)
 
@@ -304,7 +305,7 @@ class Extender:
             self.waiting.put(question.record, result.nodes, result.demand)
 
     def _plan_evictions(self, question: Question, result: FilterResult, now: float) -> None:
-        """Where every node is refused, plan evictions, if that is enabled."""
+        """Plan evictions for the pod if every node is refused and push-out is enabled."""
         if self._publish is None or not question.pod.may_preempt:
             return
         if result.passed or not question.names:

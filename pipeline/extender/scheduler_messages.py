@@ -157,7 +157,7 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What filter and prioritize are asked: about which pod, and which nodes, each once.
+    """A decoded request of filter or prioritize: the pod, and the candidate nodes, each once.
 
     `nodes` holds whole Node objects in the order of `names`; None in the form with names, which has
     `pod_json`, the pod as it came.

@@ -77,7 +77,7 @@ class WaitingPods:
         """Remember a pod that all of these nodes refused."""
         if not pod.uid or not len(nodes):
             return
-        key, now = _kind_of(pod, demand), nodes.now
+        key, now = _group_key(pod, demand), nodes.now
         if self._group_of.get(pod.uid, key) != key:
             self.forget(pod.uid)
         group = self._groups.get(key)
@@ -89,7 +89,7 @@ class WaitingPods:
             group = _Group(demand, nodes.read_again(now), 0, now, priority)
             self._groups[key] = group
         else:
-            group.nodes, group.woken = self._united(group, nodes), None
+            group.nodes, group.woken = self._merged_nodes(group, nodes), None
         group.names_version, group.asked_at, group.index = self._table.names_version, now, 0
         group.next_at, group.pause_seconds = now, limits.WAKE_UP_REPEAT_SECONDS
         group.pods.pop(pod.uid, None)
@@ -100,7 +100,7 @@ class WaitingPods:
         WAITING.set(len(self))
 
     def forget(self, uid: str) -> None:
-        """A pod does not wait any more; unknown pods are ignored."""
+        """Remove a pod that does not wait any more; ignore an unknown one."""
         key = self._group_of.pop(uid, None)
         if key is not None:
             group = self._groups[key]
@@ -151,10 +151,10 @@ class WaitingPods:
         group.nodes = self._decisions.candidates([*group.nodes.requested], now)
         return group.nodes
 
-    def _united(self, group: _Group, nodes: CandidateNodes) -> CandidateNodes:
-        """The nodes of a group and of a new question. Pods of a kind may be asked about different
-        nodes: their volumes are in different zones, one is nominated to a node, or the scheduler
-        offers another part of the nodes each time.
+    def _merged_nodes(self, group: _Group, nodes: CandidateNodes) -> CandidateNodes:
+        """Merge the nodes of a group with those of a new request. Pods of a group may be asked
+        about different nodes: their volumes are in different zones, one is nominated to a node, or
+        the scheduler offers another part of the nodes each time.
 
         A woken node that the scheduler does not offer then is refused by the scheduler itself, and
         is removed until it is offered again, else it would cause a wake-up after every question.
@@ -189,10 +189,10 @@ class WaitingPods:
                 self.forget(uid)
 
 
-def _kind_of(pod: PodRecord, demand: PodDemand) -> Hashable:
-    """Equal for pods that all filters, and those of kube-scheduler, judge alike. Of the annotations
-    filters read only the hint, and those that change an estimate, which is in the demand: other
-    annotations differ for each pod of an Indexed Job."""
+def _group_key(pod: PodRecord, demand: PodDemand) -> Hashable:
+    """The key of a pod's group, equal for pods that all filters of the extender and kube-scheduler
+    treat alike. Of the annotations filters read only the hint, and those that change an estimate,
+    which is in the demand: other annotations differ for each pod of an Indexed Job."""
     hinted = read_hint(pod.annotations).node_names
     rules = (pod.node_selector, pod.affinity, pod.tolerations, hinted)
     amounts = tuple(demand.counted.values())

@@ -24,7 +24,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 from pipeline.topics.node_state import NodeStateRecord
 
 What = Literal[
-    "usage above the mark", "alert opened", "plan", "eviction", "replacement elsewhere",
+    "usage above the threshold", "alert opened", "plan", "eviction", "replacement elsewhere",
     "alert closed", "outcome", "eviction refused",
 ]  # fmt: skip
 
@@ -39,14 +39,14 @@ class Step(NamedTuple):
 
 # Many times what they take: a busy machine must not make the demo fail.
 STEPS: Final = (
-    Step(RELIEVED.name, "usage above the mark", 180),
+    Step(RELIEVED.name, "usage above the threshold", 180),
     Step(RELIEVED.name, "alert opened", 240),
     Step(RELIEVED.name, "plan", 180),
     Step(RELIEVED.name, "eviction", 180),
     Step(RELIEVED.name, "replacement elsewhere", 180),
     Step(RELIEVED.name, "alert closed", 300),
     Step(RELIEVED.name, "outcome", 360),
-    Step(PROTECTED.name, "usage above the mark", 180),
+    Step(PROTECTED.name, "usage above the threshold", 180),
     Step(PROTECTED.name, "alert opened", 240),
     Step(PROTECTED.name, "plan", 180),
     Step(PROTECTED.name, "eviction refused", 300),
@@ -91,7 +91,7 @@ class Story:
         if state.node not in _HOT or used is None or not room:
             return
         percent = self._percents[state.node] = 100.0 * used / room
-        if percent > HIGH_PERCENT and self._see(state.node, "usage above the mark", now):
+        if percent > HIGH_PERCENT and self._see(state.node, "usage above the threshold", now):
             yield _line(
                 now, state.node,
                 f"uses {percent:.0f}% of its CPU; it is hot when the average of {SPAN_SECONDS} s "
@@ -110,9 +110,9 @@ class Story:
         if evidence.usage_percent is not None:
             text += f": {evidence.usage_percent:.1f}%, {evidence.usage} of "
             text += f"{evidence.span_seconds} s"
-            # An alert closes below its mark: by a distance that the record does not have.
+            # An alert closes below its threshold: by a distance that the record does not have.
             if alert.crossed_percent is not None and alert.transition != "closed":
-                text += f"; the mark is {alert.crossed_percent:g}%"
+                text += f"; the threshold is {alert.crossed_percent:g}%"
         yield _line(now, subject, text + (f": {alert.why}" if alert.why else ""))
         if alert.rule == "node_cpu":
             if alert.transition == "opened":

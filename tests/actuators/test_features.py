@@ -7,7 +7,7 @@ import pytest
 from actuators.cluster.cluster_actuator import FEATURES, TOPICS
 from actuators.cluster.cooled_nodes import COOLED, CooledNodes
 from actuators.cluster.feature import Feature
-from actuators.cluster.node_marks import NodeMarks
+from actuators.cluster.node_metadata_feature import NodeMetadataFeature
 from pipeline.errors import ApiRefusedError, NotFoundError
 from pipeline.processors.kubernetes.object_records import OFFERED, node_record
 from pipeline.processors.overcommit.third_party import ALLOCATIONS
@@ -16,20 +16,20 @@ from pipeline.topics.registry import NODES, Topic
 from tests.actuators.contexts import FeatureWorld
 
 
-class _HotMarks(NodeMarks):
+class _HotLabels(NodeMetadataFeature):
     name = "node_slos"
     has_switch = True
     annotations = ("springtide/since",)
     labels = ("springtide/hot",)
 
     def learn(self, topic: Topic, node: str, record: Any) -> None:
-        self.want(node, {"springtide/since": record, "springtide/hot": "yes"})
+        self.set_desired(node, {"springtide/since": record, "springtide/hot": "yes"})
 
 
 class World(FeatureWorld):
     """A feature that marks Nodes, and the Node `n` with a mark of another client."""
 
-    def __init__(self, feature: type[Feature] = _HotMarks, **actuator: Any) -> None:
+    def __init__(self, feature: type[Feature] = _HotLabels, **actuator: Any) -> None:
         super().__init__(**{"node_slos": True, **actuator})
         self.feature: Any = feature(self.context)
         self.decider = self.feature
@@ -59,7 +59,7 @@ async def test_wanted_marks_are_written_once_and_restored() -> None:
     world.observe(labels={"springtide/hot": "no"})
     assert await world.writes() == 1
     assert world.marks() == expected
-    world.feature.want("n", {})
+    world.feature.set_desired("n", {})
     assert await world.writes() == 1
     assert world.marks() == ({"theirs": "x"}, {})
 
@@ -120,8 +120,8 @@ async def test_a_node_recreated_during_a_write_gets_its_marks() -> None:
 
 
 def test_an_undeclared_mark_is_an_error() -> None:
-    with pytest.raises(ValueError, match="_HotMarks does not declare springtide/cold"):
-        World().feature.want("n", {"springtide/cold": "yes"})
+    with pytest.raises(ValueError, match="_HotLabels does not declare springtide/cold"):
+        World().feature.set_desired("n", {"springtide/cold": "yes"})
 
 
 def test_the_declarations_of_all_features_agree_with_settings_topics_and_records() -> None:

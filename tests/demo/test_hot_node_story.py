@@ -116,8 +116,8 @@ def story() -> Story:
 def test_each_record_is_told_once_with_time_and_node(story: Story) -> None:
     lines = [*story.take_alert(alert("opened"), BEGAN + 1)]
     assert lines == [
-        "22:13:21  web-node   alert node_cpu opened (warning): 71.2%, average of 60 s; the mark "
-        "is 65%"
+        "22:13:21  web-node   alert node_cpu opened (warning): 71.2%, average of 60 s; the "
+        "threshold is 65%"
     ]
     for record in (alert("opened"), plan(), action("done"), verdict("done", "it cooled"), PODS):
         tell(story, record)
@@ -136,7 +136,12 @@ def test_a_change_names_the_mark_that_it_crossed(story: Story) -> None:
         alert("closed", severity="critical", reason="cooled", evidence=evidence, offset=4),
     ]
     ends = [line.rpartition("average of 60 s")[2] for a in changes for line in tell(story, a)]
-    assert ends == ["; the mark is 65%", "; the mark is 82.5%", "; the mark is 82.5%", ""]
+    assert ends == [
+        "; the threshold is 65%",
+        "; the threshold is 82.5%",
+        "; the threshold is 82.5%",
+        "",
+    ]
 
 
 def test_a_refusal_at_the_end_of_a_plan_says_that_the_evictor_waited(story: Story) -> None:
@@ -207,7 +212,7 @@ def test_the_story_is_complete_when_every_step_was_seen(story: Story) -> None:
     assert story.unseen(BEGAN + 10_000) == []
     table = story.summary()
     assert len(table) == 1 + len(STEPS)
-    assert table[1].split() == ["usage", "above", "the", "mark", "web-node", "1", "s"]
+    assert table[1].split() == ["usage", "above", "the", "threshold", "web-node", "1", "s"]
     assert "not seen" not in "\n".join(table)
 
 
@@ -229,8 +234,8 @@ def test_a_story_without_one_of_its_records_is_not_complete(story: Story, missin
 def test_a_step_is_missed_only_after_its_limit_since_the_step_before(story: Story) -> None:
     assert story.unseen(BEGAN + 180) == []
     assert story.unseen(BEGAN + 181) == [
-        "usage above the mark on web-node was not seen within 180 s",
-        "usage above the mark on db-node was not seen within 180 s",
+        "usage above the threshold on web-node was not seen within 180 s",
+        "usage above the threshold on db-node was not seen within 180 s",
     ]
     tell(story, state(29.0), BEGAN + 170)
     tell(story, state(29.0, PROTECTED.name), BEGAN + 170)

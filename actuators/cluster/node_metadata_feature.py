@@ -1,7 +1,7 @@
 """The base class of features that write annotations and labels of Nodes.
 
-A feature states the marks that a Node should have. The difference to its present marks is computed
-when a write is executed, not when it is queued: another client may have changed them meanwhile.
+A feature states the desired annotations and labels of a Node. The patch is computed when a write is
+executed, not when it is queued: another client may have changed them meanwhile.
 """
 
 from collections.abc import Mapping
@@ -28,27 +28,27 @@ class _Node(msgspec.Struct):
 _nodes: Final = msgspec.json.Decoder(_Node)
 
 
-class NodeMarks(Feature):
-    """Keeps the `annotations` and `labels` of the feature on each Node equal to those that the
-    feature wants, and removes them while the feature is off.
+class NodeMetadataFeature(Feature):
+    """Keeps the `annotations` and `labels` of the feature on each Node equal to the desired ones,
+    and removes them while the feature is off.
 
-    A subclass calls `want` from `learn`.
+    A subclass calls `set_desired` from `learn`.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._wanted: dict[str, dict[str, str]] = {}
+        self._desired: dict[str, dict[str, str]] = {}
         self._actual: dict[str, dict[str, str]] = {}
         self._changed: dict[str, None] = {}
         self._listed: set[str] = set()
 
-    def want(self, name: str, marks: Mapping[str, str]) -> None:
-        """Set all annotations and labels of this feature that a Node should have, by key."""
-        if undeclared := marks.keys() - {*self.annotations, *self.labels}:
+    def set_desired(self, name: str, values: Mapping[str, str]) -> None:
+        """Set the desired annotations and labels of a Node by key; without one it is removed."""
+        if undeclared := values.keys() - {*self.annotations, *self.labels}:
             raise ValueError(f"{type(self).__name__} does not declare {', '.join(undeclared)}")
-        self._wanted[name] = dict(marks)
-        if not marks:
-            del self._wanted[name]
+        self._desired[name] = dict(values)
+        if not values:
+            del self._desired[name]
         self._changed[name] = None
 
     # -- the API server
@@ -64,7 +64,7 @@ class NodeMarks(Feature):
         node = _nodes.decode(encoded).metadata
         self._listed.add(node.name)
         fields = (self.annotations, node.annotations or {}), (self.labels, node.labels or {})
-        actual = {key: marks[key] for keys, marks in fields for key in keys if key in marks}
+        actual = {key: given[key] for keys, given in fields for key in keys if key in given}
         if actual != self._actual.get(node.name):
             self._actual[node.name] = actual
             self._changed[node.name] = None
@@ -89,7 +89,7 @@ class NodeMarks(Feature):
 
     def _difference(self, name: str) -> dict[str, dict[str, str | None]]:
         """The patch of a Node's metadata; empty if there is nothing to change, or no Node."""
-        actual, wanted = self._actual.get(name), self._wanted.get(name, {})
+        actual, wanted = self._actual.get(name), self._desired.get(name, {})
         if actual is None or actual == wanted:
             return {}
         changes = {k: wanted.get(k) for k in actual | wanted if wanted.get(k) != actual.get(k)}
@@ -100,7 +100,7 @@ class NodeMarks(Feature):
     def _write(self, name: str) -> Write:
         async def execute() -> None:
             # The Node may have changed while the write waited, and may have been changed or
-            # recreated before the answer arrives: only the watch shows its present marks.
+            # recreated before the answer arrives: only the watch shows its present metadata.
             if difference := self._difference(name):
                 answer = await patch_node(self._api, name, difference)
                 decode_answer(_nodes, answer, f"PATCH Node {name}")

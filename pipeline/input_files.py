@@ -66,6 +66,8 @@ def yaml_problem(error: Exception) -> str:
     """Return what is wrong with a YAML text, and where if that is known, on one line."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"it is not text: {error.reason} at position {error.position}"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def test_aliases_that_explode_or_contain_themselves_are_refused(text: str) -> No
     with pytest.raises(YAML_ERRORS) as raised:
         yaml_documents(text)
     assert "aliases repeat too many" in yaml_problem(raised.value)
+
+
+@pytest.mark.parametrize("data", [b"\x8dELF", b"a: \x07", b"a: \xed\xa0\x80"])
+def test_a_binary_file_is_called_no_text(data: bytes) -> None:
+    with pytest.raises(YAML_ERRORS) as raised:
+        yaml_documents(data)
+    assert re.fullmatch(r"it is not text: [a-z ]+ at position \d", yaml_problem(raised.value))
 
 
 def test_aliases_in_many_documents_are_counted_together() -> None:

@@ -57,7 +57,7 @@ def test_merge_keys_share_arguments_between_profiles(tmp_path: Path) -> None:
         ('a: "\\ud800"', "not valid YAML: .*surrogates not allowed"),
         (CONFIG + "profiles: []\n", r"line 12, column 1: key 'profiles' occurs twice"),
         (CONFIG.replace("70,", "70, targetUtilization: 7,"), "key 'targetUtilization' occurs"),
-        ("", "not a KubeSchedulerConfiguration: NoneType"),
+        ("", "not a KubeSchedulerConfiguration: it is empty"),
     ],
 )
 def test_invalid_file_is_a_settings_error(tmp_path: Path, text: str, message: str) -> None:

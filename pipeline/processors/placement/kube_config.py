@@ -55,7 +55,8 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
 def read_configuration(tree: Any) -> Mapping[str, Any]:
     """The keys of a KubeSchedulerConfiguration. Raises InvalidPolicyError if `tree` is not one."""
     if not isinstance(tree, Mapping):
-        raise InvalidPolicyError(f"not a {CONFIGURATION}: {type(tree).__name__}")
+        what = "it is empty" if tree is None else "it is not an object"
+        raise InvalidPolicyError(f"not a {CONFIGURATION}: {what}")
     if tree.get("kind") == "ConfigMap":
         raise InvalidPolicyError(
             f"it is a ConfigMap, not the {CONFIGURATION} in it",

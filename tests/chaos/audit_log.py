@@ -109,6 +109,9 @@ class AuditedPod:
     is_ready: bool = False
     holds: bool = False
     """Whether it still exists after its deletion: it has a grace period or finalizers."""
+    created_at: float = 0.0
+    bound_at: float | None = None
+    """When a scheduler chose its node; None for a pod that was created with one."""
     deleted_at: float | None = None
     evicted_at: float | None = None
     gone_at: float | None = None
@@ -158,10 +161,12 @@ class Cluster:
         return None
 
 
-def replay(events: Sequence[AuditEvent]) -> Iterator[tuple[Cluster, Eviction | Deletion]]:
-    """Yield each eviction and each deletion with the cluster just before it. The cluster changes
-    while the caller iterates."""
-    cluster = Cluster({}, {})
+def replay(
+    events: Sequence[AuditEvent], cluster: Cluster | None = None
+) -> Iterator[tuple[Cluster, Eviction | Deletion]]:
+    """Yield each eviction and each deletion with the cluster just before it. The cluster, which may
+    be given, changes while the caller iterates."""
+    cluster = Cluster({}, {}) if cluster is None else cluster
     for event in events:
         reference = event.object_ref
         if reference.resource != "pods":
@@ -210,7 +215,7 @@ def _learn_pod(cluster: Cluster, event: AuditEvent) -> None:
         bound = cluster.named(reference.namespace, reference.name)
         target = (event.request_object or {}).get("target") or {}
         if bound is not None:
-            bound.node = target.get("name", "")
+            bound.node, bound.bound_at = target.get("name", ""), event.at
     elif manifest.get("kind") == "Pod":
         _learn_manifest(cluster, event, manifest)
     elif event.verb == "delete":
@@ -224,7 +229,8 @@ def _learn_manifest(cluster: Cluster, event: AuditEvent, manifest: dict[str, Any
     metadata, spec = manifest["metadata"], manifest.get("spec") or {}
     status = manifest.get("status") or {}
     pod = cluster.pods.setdefault(
-        metadata["uid"], AuditedPod(metadata["uid"], metadata["namespace"], metadata["name"])
+        metadata["uid"],
+        AuditedPod(metadata["uid"], metadata["namespace"], metadata["name"], created_at=event.at),
     )
     pod.node = spec.get("nodeName") or pod.node
     pod.workload = _workload(metadata)

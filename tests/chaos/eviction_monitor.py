@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pipeline.times import parse_time
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from tests.chaos.audit_log import OURS, AuditedPod, AuditEvent, Cluster, Deletion, Eviction, replay
 
@@ -20,6 +21,12 @@ _TOLERANCE_SECONDS: Final = 0.05
 _WAY_SECONDS: Final = 5.0
 """A call that began before the end of its plan may be under way for so long."""
 _LONGEST_PLAN_SECONDS: Final = 300.0
+_REST_SECONDS: Final = 1800.0
+"""So long a pod should not be bound to the hot node that its workload left."""
+_KNOWN_SECONDS: Final = 10.0
+"""Within this time an extender knows that an alert was opened or closed, and a pod is bound."""
+_WAITING_SECONDS: Final = 300.0
+"""A pod that waits for so long may be bound to a hot node."""
 
 Number = int | str
 """A number, or a percentage of replicas."""
@@ -64,15 +71,24 @@ class PublishedPlan(NamedTuple):
     appended_at: float
 
 
+class PublishedAlert(NamedTuple):
+    """A change of an alert, and when the broker appended it (Unix time)."""
+
+    alert: AlertRecord
+    appended_at: float
+
+
 @dataclass
 class Observed:
     """What the monitor judges. `intended` has the times at which the broker appended the records of
-    intended evictions, by UID."""
+    intended evictions, by UID. `alerts` are given only where an extender serves the
+    scheduler and targets of plans keep their room."""
 
     events: Sequence[AuditEvent]
     limits: Limits
     plans: Sequence[PublishedPlan]
     intended: Mapping[str, Sequence[float]]
+    alerts: Sequence[PublishedAlert] = ()
 
 
 class Violation(NamedTuple):
@@ -125,7 +141,7 @@ def _seconds(duration: str) -> float:
 
 def violations(observed: Observed) -> list[Violation]:
     """Everything that the evictions of our roles exceed, in their order."""
-    return [*_Monitor(observed).judge()]
+    return [*_Monitor(observed).judge(), *_returns(observed)]
 
 
 def accepted(events: Sequence[AuditEvent]) -> list[Eviction]:
@@ -244,6 +260,64 @@ class _Monitor:
         if (of_all := limits.namespace_bucket) is not None and isinstance(of_all.most, int):
             times = self.of_namespace[where]
             yield from _above_bucket("namespace limiter", times, at, of_all, of_all.most, where)
+
+
+def _returns(observed: Observed) -> Iterator[Violation]:
+    """Replacements that were bound to the hot node that their workload had left, while its alert
+    was open and none was about the node where the plan expected them."""
+    cluster = Cluster({}, {})
+    for _ in replay(observed.events, cluster):
+        pass
+    for pod in cluster.pods.values():
+        at = pod.bound_at
+        if at is None or not pod.workload or at - pod.created_at >= _WAITING_SECONDS:
+            continue
+        if not _was_hot(observed.alerts, pod.node, at):
+            continue
+        for target in _targets(cluster, observed.plans, pod, at):
+            if target != pod.node and not _may_be_hot(observed.alerts, target, at):
+                text = f"{pod.name} of {pod.workload} is back on {pod.node}, not on {target}"
+                yield Violation("return", text)
+                break
+
+
+def _targets(
+    cluster: Cluster, plans: Sequence[PublishedPlan], pod: AuditedPod, at: float
+) -> Iterator[str]:
+    """Where plans expected pods of the workload that left the pod's node shortly before."""
+    for other in cluster.pods.values():
+        if (other.workload, other.node) != (pod.workload, pod.node) or other.evicted_at is None:
+            continue
+        if 0 < at - other.evicted_at < _REST_SECONDS:
+            for published in plans:
+                for leaving in published.plan.pods:
+                    if leaving.uid == other.uid and leaving.target:
+                        yield leaving.target
+
+
+def _spans(alerts: Sequence[PublishedAlert], node: str) -> Iterator[tuple[float, float]]:
+    """When each alert of the node was open, by the broker's clock."""
+    opened: dict[str, float] = {}
+    closed: dict[str, float] = {}
+    for alert, appended_at in alerts:
+        if alert.node == node:
+            opened[alert.id] = min(appended_at, opened.get(alert.id, appended_at))
+            if alert.transition == "closed":
+                closed[alert.id] = min(appended_at, closed.get(alert.id, appended_at))
+    for name, since in opened.items():
+        yield since, closed.get(name, float("inf"))
+
+
+def _was_hot(alerts: Sequence[PublishedAlert], node: str, at: float) -> bool:
+    """Whether the extender knew of an open alert of the node when the pod was bound."""
+    spans = _spans(alerts, node)
+    return any(since + _KNOWN_SECONDS < at < until - _KNOWN_SECONDS for since, until in spans)
+
+
+def _may_be_hot(alerts: Sequence[PublishedAlert], node: str, at: float) -> bool:
+    """Whether the extender may have known of an open alert of the node."""
+    spans = _spans(alerts, node)
+    return any(since < at < until + _KNOWN_SECONDS for since, until in spans)
 
 
 def _is_valid(published: PublishedPlan, at: float) -> bool:

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from pipeline.times import format_time, parse_time
+from pipeline.topics.alerts import AlertRecord, Transition
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 from tests.chaos.audit_log import AUDIT_POLICY, AuditEvent, read_events, replay
 from tests.chaos.eviction_monitor import (
     Bucket,
     Limits,
     Observed,
+    PublishedAlert,
     PublishedPlan,
     accepted,
     read_limits,
@@ -36,6 +38,7 @@ class Log:
         self.lines: list[dict[str, Any]] = []
         self.limits = Limits(per_minute, per_node=None, per_second=100.0)
         self.intended: dict[str, list[float]] = {}
+        self.alerts: list[PublishedAlert] = []
         self._owner = []
         if of_deployment:
             self._owner = [{"kind": "ReplicaSet", "name": "web-h", "controller": True}]
@@ -86,6 +89,23 @@ class Log:
             self.intended.setdefault(name, []).append(START + at)
             at += 0.02
 
+    def bound(self, at: float, node: str, *, created_at: float) -> None:
+        """A replacement is created, and a scheduler binds it to the node."""
+        self.changed(created_at, "new", is_ready=False)
+        self.lines[-1]["responseObject"]["spec"] = {}
+        target = {"target": {"name": node}}
+        self.add(at, "create", "pods", "new", {"kind": "Status"}, requestObject=target)
+        self.lines[-1]["objectRef"]["subresource"] = "binding"
+
+    def alert(self, at: float, node: str, transition: Transition = "opened") -> None:
+        """The alert of a node changes."""
+        time = format_time(START)
+        record = AlertRecord(
+            node=node, as_of=time, generation=1, offset=1, epoch=1, id=node, rule="node_cpu",
+            transition=transition, severity="warning", since=time, duration_seconds=0.0,
+        )  # fmt: skip
+        self.alerts.append(PublishedAlert(record, START + at))
+
     def events(self) -> list[AuditEvent]:
         return msgspec.convert(sorted(self.lines, key=_received), list[AuditEvent])
 
@@ -99,12 +119,14 @@ class Log:
             EvictionPlanRecord(
                 node=f"n{odd}", id=f"{odd}", at=format_time(START), planner="test", why="",
                 valid_until=format_time(START + 60),
-                pods=tuple(LeavingPod(uid=f"{n}", pod_class="mid") for n in range(odd, 10, 2)),
+                pods=tuple(
+                    LeavingPod(uid=f"{n}", pod_class="mid", target="n5") for n in range(odd, 10, 2)
+                ),
             )
             for odd in range(2)
         ]  # fmt: skip
         published = [PublishedPlan(plan, START) for plan in plans]
-        return Observed(self.events(), self.limits, published, self.intended)
+        return Observed(self.events(), self.limits, published, self.intended, self.alerts)
 
 
 def _received(line: dict[str, Any]) -> float:
@@ -240,6 +262,42 @@ def test_a_mistake_is_found(name: str, seed_mistake: Callable[[Log], None]) -> N
     assert log.problems() == []
     seed_mistake(log)
     assert log.problems() == [name]
+
+
+def relieved() -> Log:
+    """A pod left the hot node `n0` for `n5`."""
+    log = Log(of_deployment=True)
+    log.alert(-60.0, "n0")
+    log.evicted(1.0, "0")
+    log.gone(20.0, "0")
+    return log
+
+
+def test_a_replacement_on_the_hot_node_that_its_workload_left() -> None:
+    log = relieved()
+    log.bound(40.0, "n0", created_at=20.0)
+    assert log.problems() == ["return"]
+
+
+@pytest.mark.parametrize(
+    ("node", "bound_at", "alerts"),
+    [
+        ("n5", 40.0, []),
+        ("n1", 40.0, []),
+        ("n0", 40.0, [(45.0, "n0", "closed")]),
+        ("n0", 40.0, [(30.0, "n5", "opened")]),
+        ("n0", 320.0, []),
+    ],
+    ids=["target", "other node", "alert closed", "target hot", "waited for long"],
+)
+def test_a_replacement_that_may_be_where_it_is(
+    node: str, bound_at: float, alerts: list[tuple[float, str, Transition]]
+) -> None:
+    log = relieved()
+    for change in alerts:
+        log.alert(*change)
+    log.bound(bound_at, node, created_at=20.0)
+    assert log.problems() == []
 
 
 def test_what_evicts_no_pod_of_ours_is_no_violation() -> None:

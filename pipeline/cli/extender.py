@@ -20,6 +20,8 @@ from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer
+from pipeline.processors.descheduling.left_nodes import LeftNodes
+from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_pod_points, apply_point
@@ -27,7 +29,7 @@ from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, POD_HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.tasks import cancel_tasks, ignore_stop_signals
-from pipeline.topics.registry import DEAD_LETTERS
+from pipeline.topics.registry import ACTIONS, DEAD_LETTERS
 
 _USUAL_WINDOW_SECONDS: Final = 30.0
 
@@ -99,11 +101,19 @@ async def _run(settings: Settings) -> None:
         recent_seconds=REFILLED_SECONDS,
     )
     pod_history = _pod_history(settings.extender, make_feed)
+    left = LeftNodes()
+    departures = make_feed(
+        Table(),
+        topics=(ACTIONS,),
+        name="evicted pods",
+        take_record=lambda _, record: left.take(record.value, record.timestamp / 1000, clock.now()),
+        recent_seconds=WORKLOAD_REST_SECONDS,
+    )
     freezing = asyncio.create_task(_freeze_when_loaded(feed))
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
-            history=history, pod_history=pod_history,
+            history=history, pod_history=pod_history, departures=departures, left=left,
             publish=records.write_plan if settings.extender.push_out else None,
             publish_wake_up=records.write_wake_up,
         )  # fmt: skip

@@ -20,6 +20,8 @@ from pipeline.extender.refusals import Refusals
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.descheduling.left_nodes import LeftNodes
+from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.processors.loadaware.node_usage import is_unknown
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.overcommit.offer_bounds import BOUNDED
@@ -189,10 +191,12 @@ class _Cycle(NamedTuple):
 
 
 class Decisions:
-    """Decisions over one table, whose pods are counted by `rules.counting`."""
+    """Decisions over one table, whose pods are counted by `rules.counting`. Nodes that `left` has
+    for the workload of a pod are a last resort."""
 
-    def __init__(self, table: Table, rules: Rules) -> None:
+    def __init__(self, table: Table, rules: Rules, left: LeftNodes | None = None) -> None:
         self._table = table
+        self._left = LeftNodes() if left is None else left
         self.rules = rules
         expiration = rules.placement.expiration_seconds(rules.stale_after_seconds)
         self.outages = DataOutages(table, expiration)
@@ -307,7 +311,10 @@ class Decisions:
         refusals = Refusals.none(len(nodes))
         for of_filter in self._filtered(nodes, demand):
             refusals = refusals.joined(of_filter)
-        return refusals.joined(filters.hot(nodes, demand, refusals, self.rules.stale_after_seconds))
+        stale_after = self.rules.stale_after_seconds
+        refusals = refusals.joined(filters.hot(nodes, demand, refusals, stale_after))
+        left_at = self._left.of_workload(str(workload_of(demand.pod) or ""), nodes.now)
+        return refusals.joined(filters.left(nodes, demand, refusals, left_at, stale_after))
 
     def _filtered(self, nodes: CandidateNodes, demand: PodDemand) -> Iterator[Refusals]:
         placement = self.rules.placement

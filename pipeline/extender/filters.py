@@ -3,7 +3,7 @@
 docs/how-to/add-a-scorer.md has the steps for a new filter.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -45,6 +45,7 @@ _USAGE_NAMES: Final = {
 _KINDS: Final = (*_USAGE_NAMES,)
 _EXPIRED: Final = Refusal("node(s) nodeMetric expired")
 _HOT: Final = Refusal("node(s) hot while other nodes are not")
+_LEFT: Final = Refusal("node(s) left by pods of the workload a short time ago")
 _NOT_HINTED: Final = Refusal("node(s) not named by the scheduling hint of the pod")
 
 
@@ -322,6 +323,25 @@ def hot(nodes: CandidateNodes, demand: PodDemand, others: Refusals, stale_after:
         return f"its alert was opened {age_text(float(ages[position]))}; a cooler node passes"
 
     return Refusals(np.where(is_hot, 0, PASSES), (_HOT,), detail)
+
+
+def left(
+    nodes: CandidateNodes, demand: PodDemand, others: Refusals, left_at: Mapping[str, float],
+    stale_after: float,
+) -> Refusals:  # fmt: skip
+    """Nodes that the evictor moved pods of the same workload off, and when: a last resort, as hot
+    nodes are. Their alert may have closed, and the pod would open it again."""
+    if not left_at or _waits_for_long(demand, nodes.now):
+        return Refusals.none(len(nodes))
+    is_left = nodes.are_named(left_at)
+    if not (nodes.is_fresh(stale_after) & ~is_left & ~others.is_refused).any():
+        return Refusals.none(len(nodes))
+
+    def detail(position: int) -> str:
+        age = age_text(nodes.now - left_at[nodes.names[position]])
+        return f"a pod of its workload was evicted from it {age}; another node passes"
+
+    return Refusals(np.where(is_left, 0, PASSES), (_LEFT,), detail)
 
 
 def _waits_for_long(demand: PodDemand, now: float) -> bool:

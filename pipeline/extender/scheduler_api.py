@@ -64,6 +64,7 @@ from pipeline.extender.stage_timing import StageTimer
 from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, page
+from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
@@ -133,6 +134,7 @@ class Extender:
         node_views: NodeViewHandler | None = None,
         series: NodeSeriesHandler | None = None,
         publish: Publish | None = None,
+        left: LeftNodes | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -141,7 +143,7 @@ class Extender:
         self._bodies = RequestBodies()
         self._table = table
         self._state = state
-        self._decisions = Decisions(table, rules or rules_of(settings))
+        self._decisions = Decisions(table, rules or rules_of(settings), left)
         self.outages = self._decisions.outages
         self._planner = EvictionPlanner(self._decisions)
         self._publish = publish

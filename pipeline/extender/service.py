@@ -25,6 +25,7 @@ from pipeline.extender.wake_ups import PublishWakeUp, publish_wake_ups
 from pipeline.logs import get_logger
 from pipeline.metrics import declare_role
 from pipeline.open_files import raise_file_limit
+from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.table_metrics import show_table_metrics
@@ -46,6 +47,8 @@ async def serve(
     views: Feed | None = None,
     history: Feed | None = None,
     pod_history: Feed | None = None,
+    departures: Feed | None = None,
+    left: LeftNodes | None = None,
     publish: Publish | None = None,
     publish_wake_up: PublishWakeUp | None = None,
 ) -> None:
@@ -58,8 +61,8 @@ async def serve(
 
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
-    `history` one of recent usage, `pod_history` one of pods; requests of a scheduler do not wait
-    for these three.
+    `history` one of recent usage, `pod_history` one of pods, and `departures` feeds `left`, the
+    nodes that pods were moved off; requests of a scheduler do not wait for these four.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -71,7 +74,9 @@ async def serve(
         _log.warning("push_out has no effect in mode observe: no node is refused")
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = _series_handler(history, pod_history, clock)
-    extender = Extender(feed.table, feed.state, settings, clock, rules, node_views, series, publish)
+    extender = Extender(
+        feed.table, feed.state, settings, clock, rules, node_views, series, publish, left
+    )
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
     tls = Tls.from_settings(settings)
@@ -86,7 +91,7 @@ async def serve(
     most = raise_file_limit() - limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address)
     listener = Listener(runner.server, connections, tls.context if tls else None)
-    feeds = [source.run() for source in (feed, views, history, pod_history) if source]
+    feeds = [source.run() for source in (feed, views, history, pod_history, departures) if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
         log_outages(outages, clock), extender.authentication.watch_tokens(clock),

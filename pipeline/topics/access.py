@@ -95,7 +95,7 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
         Role(
             name="extender", task="scheduler extender",
-            reads=(NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, NODE_VIEWS),
+            reads=(NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, NODE_VIEWS, ACTIONS),
             writes=(EVICTION_PLANS, WAKE_UPS, DEAD_LETTERS),
         ),
         Role(

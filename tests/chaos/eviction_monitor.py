@@ -22,9 +22,9 @@ _WAY_SECONDS: Final = 5.0
 """A call that began before the end of its plan may be under way for so long."""
 _LONGEST_PLAN_SECONDS: Final = 300.0
 _REST_SECONDS: Final = 1800.0
-"""So long a pod should not be bound to the hot node that its workload left."""
+"""For so long no other pod of a workload is planned, and none is bound to the node that it left."""
 _KNOWN_SECONDS: Final = 10.0
-"""Within this time an extender knows that an alert was opened or closed, and a pod is bound."""
+"""Within this time an extender knows of an alert or an eviction, and a pod is bound."""
 _WAITING_SECONDS: Final = 300.0
 """A pod that waits for so long may be bound to a hot node."""
 
@@ -81,8 +81,8 @@ class PublishedAlert(NamedTuple):
 @dataclass
 class Observed:
     """What the monitor judges. `intended` has the times at which the broker appended the records of
-    intended evictions, by UID. `alerts` are given only where an extender serves the
-    scheduler and targets of plans keep their room."""
+    intended evictions, by UID. `alerts` are given only where the planner makes all plans, and the
+    scheduler asks an extender: then the loop that they close is judged, too."""
 
     events: Sequence[AuditEvent]
     limits: Limits
@@ -141,7 +141,8 @@ def _seconds(duration: str) -> float:
 
 def violations(observed: Observed) -> list[Violation]:
     """Everything that the evictions of our roles exceed, in their order."""
-    return [*_Monitor(observed).judge(), *_returns(observed)]
+    found = [*_Monitor(observed).judge()]
+    return [*found, *_loop_violations(observed)] if observed.alerts else found
 
 
 def accepted(events: Sequence[AuditEvent]) -> list[Eviction]:
@@ -262,37 +263,74 @@ class _Monitor:
             yield from _above_bucket("namespace limiter", times, at, of_all, of_all.most, where)
 
 
-def _returns(observed: Observed) -> Iterator[Violation]:
-    """Replacements that were bound to the hot node that their workload had left, while its alert
-    was open and none was about the node where the plan expected them."""
+def _loop_violations(observed: Observed) -> Iterator[Violation]:
+    """What a closed loop of planner, evictor, scheduler and extender must not do."""
     cluster = Cluster({}, {})
-    for _ in replay(observed.events, cluster):
-        pass
+    evictions: list[Eviction] = []
+    for _, request in replay(observed.events, cluster):
+        if isinstance(request, Eviction) and _is_ours(request) and request.is_accepted:
+            yield from _too_early(observed.plans, evictions, request)
+            evictions.append(request)
     for pod in cluster.pods.values():
-        at = pod.bound_at
-        if at is None or not pod.workload or at - pod.created_at >= _WAITING_SECONDS:
+        yield from _returned(observed, evictions, pod)
+    yield from _heated(observed, evictions)
+
+
+def _too_early(
+    plans: Sequence[PublishedPlan], evictions: Sequence[Eviction], request: Eviction
+) -> Iterator[Violation]:
+    """Planned by the planner after another pod of the workload was evicted. Pods that were planned
+    before may leave, too."""
+    pod = request.pod
+    planned = [each.appended_at for each in plans if pod is not None and _names(each.plan, pod)]
+    for other in evictions:
+        is_sibling = pod and other.pod and pod.workload and pod.workload == other.pod.workload
+        if is_sibling and planned and 0 < min(planned) - other.at < _REST_SECONDS:
+            seconds = min(planned) - other.at
+            yield Violation(
+                "rest", f"{request.name} was planned {seconds:.0f} s after {other.name} left"
+            )
+            return
+
+
+def _returned(
+    observed: Observed, evictions: Sequence[Eviction], pod: AuditedPod
+) -> Iterator[Violation]:
+    """Bound to the node that a pod of its workload had left for a target that is not hot. The alert
+    of the node is still open, or the extender had the time to read of the eviction."""
+    at = pod.bound_at
+    if at is None or not pod.workload or at - pod.created_at >= _WAITING_SECONDS:
+        return
+    for other in (each for each in evictions if each.pod and each.pod.workload == pod.workload):
+        seconds = at - other.at
+        if other.pod is None or other.pod.node != pod.node or not 0 < seconds < _REST_SECONDS:
             continue
-        if not _was_hot(observed.alerts, pod.node, at):
+        if seconds < _KNOWN_SECONDS and not _was_hot(observed.alerts, pod.node, at):
             continue
-        for target in _targets(cluster, observed.plans, pod, at):
+        for target in _targets(observed.plans, other.pod.uid):
             if target != pod.node and not _may_be_hot(observed.alerts, target, at):
-                text = f"{pod.name} of {pod.workload} is back on {pod.node}, not on {target}"
-                yield Violation("return", text)
-                break
+                text = f"{pod.name} of {pod.workload} is back on {pod.node} after {seconds:.0f} s"
+                yield Violation("return", f"{text}, not on {target}")
+                return
 
 
-def _targets(
-    cluster: Cluster, plans: Sequence[PublishedPlan], pod: AuditedPod, at: float
-) -> Iterator[str]:
-    """Where plans expected pods of the workload that left the pod's node shortly before."""
-    for other in cluster.pods.values():
-        if (other.workload, other.node) != (pod.workload, pod.node) or other.evicted_at is None:
-            continue
-        if 0 < at - other.evicted_at < _REST_SECONDS:
-            for published in plans:
-                for leaving in published.plan.pods:
-                    if leaving.uid == other.uid and leaving.target:
-                        yield leaving.target
+def _heated(observed: Observed, evictions: Sequence[Eviction]) -> Iterator[Violation]:
+    """An alert of a node was opened after a pod was evicted that a plan expected there."""
+    for request in evictions:
+        for target in _targets(observed.plans, request.pod.uid if request.pod else ""):
+            for since, _ in _spans(observed.alerts, target):
+                if 0 < since - request.at < _REST_SECONDS:
+                    seconds = since - request.at
+                    text = f"{target} is hot {seconds:.0f} s after {request.name} left for it"
+                    yield Violation("target", text)
+
+
+def _targets(plans: Sequence[PublishedPlan], uid: str) -> Iterator[str]:
+    """Where plans expected the replacement of a pod."""
+    for published in plans:
+        for leaving in published.plan.pods:
+            if leaving.uid == uid and leaving.target:
+                yield leaving.target
 
 
 def _spans(alerts: Sequence[PublishedAlert], node: str) -> Iterator[tuple[float, float]]:

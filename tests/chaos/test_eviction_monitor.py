@@ -273,10 +273,37 @@ def relieved() -> Log:
     return log
 
 
-def test_a_replacement_on_the_hot_node_that_its_workload_left() -> None:
+@pytest.mark.parametrize("closed_at", [None, 30.0])
+def test_a_replacement_on_the_node_that_its_workload_left(closed_at: float | None) -> None:
     log = relieved()
+    if closed_at is not None:
+        log.alert(closed_at, "n0", "closed")
     log.bound(40.0, "n0", created_at=20.0)
     assert log.problems() == ["return"]
+
+
+def test_a_pod_that_was_planned_after_another_of_its_workload_left() -> None:
+    log = relieved()
+    log.evicted(30.0, "2")
+    assert log.problems() == []
+    plan = EvictionPlanRecord(
+        node="n0", id="later", at=format_time(START + 20), planner="planner", why="",
+        valid_until=format_time(START + 80), pods=(LeavingPod(uid="4", pod_class="mid"),),
+    )  # fmt: skip
+    log.gone(35.0, "2")
+    log.evicted(60.0, "4")
+    observed = log.observed()
+    first, *_ = observed.plans
+    pods = tuple(pod for pod in first.plan.pods if pod.uid != "4")
+    kept = PublishedPlan(msgspec.structs.replace(first.plan, pods=pods), START)
+    observed.plans = [kept, *observed.plans[1:], PublishedPlan(plan, START + 20)]
+    assert [each.limit for each in violations(observed)] == ["rest"]
+
+
+def test_a_target_that_gets_hot() -> None:
+    log = relieved()
+    log.alert(90.0, "n5")
+    assert log.problems() == ["target"]
 
 
 @pytest.mark.parametrize(
@@ -284,11 +311,11 @@ def test_a_replacement_on_the_hot_node_that_its_workload_left() -> None:
     [
         ("n5", 40.0, []),
         ("n1", 40.0, []),
-        ("n0", 40.0, [(45.0, "n0", "closed")]),
-        ("n0", 40.0, [(30.0, "n5", "opened")]),
+        ("n0", 5.0, [(4.0, "n0", "closed")]),
+        ("n0", 40.0, [(-30.0, "n5", "opened")]),
         ("n0", 320.0, []),
     ],
-    ids=["target", "other node", "alert closed", "target hot", "waited for long"],
+    ids=["target", "other node", "just evicted", "target hot", "waited for long"],
 )
 def test_a_replacement_that_may_be_where_it_is(
     node: str, bound_at: float, alerts: list[tuple[float, str, Transition]]

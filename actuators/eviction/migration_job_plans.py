@@ -15,8 +15,8 @@ from pipeline.processors.eviction.migration_limits import IN_TIME
 from pipeline.times import format_time, time_or_none
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 
-_LONGEST_SECONDS: Final = 86_400.0
-"""A turn of a job with the executor ends after this time; then it gets another one."""
+TURN_SECONDS: Final = 300.0
+"""A turn of a job with the executor ends after this time, so that others have theirs."""
 _LONGEST_TEXT: Final = 1024
 
 
@@ -25,7 +25,7 @@ def plan_of(job: KnownJob, pod: LivePod, clock: Clock) -> ReceivedPlan:
     metadata, age = job.object.metadata, age_seconds(job.object, clock)
     now, monotonic = clock.now(), clock.monotonic()
     left = max((ttl_or_none(job.object) or UNLIMITED_SECONDS) - age, 0.0)
-    left, annotations = min(left, _LONGEST_SECONDS), metadata.annotations
+    left, annotations = min(left, TURN_SECONDS), metadata.annotations
     record = EvictionPlanRecord(
         node=pod.record.node,
         id=job.plan_id,

@@ -1,5 +1,6 @@
 """Follow the PodMigrationJobs of the cluster, if it has any."""
 
+import math
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
@@ -26,12 +27,13 @@ _NOT_SERVED_SECONDS: Final = 60.0
 
 @dataclass
 class KnownJob:
-    """A job as last observed, when it is looked at next (monotonic), and whether its pod was handed
-    to the executor."""
+    """A job as last observed, when it is looked at next (monotonic), whether its pod was handed to
+    the executor, and when that ends its turn (monotonic)."""
 
     object: JobObject
     due: float
     is_submitted: bool = False
+    turn_ends_at: float = -math.inf
 
     @property
     def plan_id(self) -> str:

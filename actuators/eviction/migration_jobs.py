@@ -157,6 +157,7 @@ class MigrationJobs:
                 job.is_submitted = False
                 continue
             plan, terms = plan_of(job, pod, self._gate.clock), terms_of(job, self.watch)
+            job.turn_ends_at = plan.expires_at
             await self._relief.take_pod(plan, terms.applied_to(pod), terms)
 
     # -- looks
@@ -239,7 +240,8 @@ class MigrationJobs:
         if last.outcome == "intended":
             waits_for = ""
         elif last.outcome in ("refused", "failed") and held is None:
-            is_temporary = last.error.partition(":")[0] in _RESUBMITTED
+            has_ended = job.turn_ends_at <= self._gate.clock.monotonic()
+            is_temporary = has_ended or last.error.partition(":")[0] in _RESUBMITTED
             if is_temporary and not current.is_ours:
                 waits_for = last.error
                 # A pod whose eviction may have happened has no other turn before that is known.

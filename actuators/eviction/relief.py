@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 import msgspec
@@ -34,7 +35,8 @@ from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 
 MOST_WAITING: Final = 1000
-"""Pods that wait at the same time; further ones are refused."""
+"""Pods that wait at the same time; further ones are refused. Those of PodMigrationJobs, which may
+wait for long, take half of the room at most."""
 _OUTCOMES: Final[dict[Mode, Outcome]] = {"observe": "observed", "recommend": "recommended"}
 _MOST_JUDGED: Final = 200
 _MOST_READ: Final = 20
@@ -123,8 +125,8 @@ class ReliefExecutor:
             return await self._observe(plan, pod, skipped, terms)
         if uid in self._waiting or self._gate.history.is_leaving(uid):
             return self._refuse(plan, pod, "Repeated: another plan evicts the pod")
-        if len(self._waiting) >= MOST_WAITING:
-            return self._refuse(plan, pod, f"Overload: {MOST_WAITING} pods wait")
+        if len(self._waiting) >= (MOST_WAITING if terms is _PLAN_TERMS else MOST_WAITING // 2):
+            return self._refuse(plan, pod, f"Overload: {len(self._waiting)} pods wait")
         self._waiting[uid] = _Waiting(received, pod, terms)
         return "taken"
 
@@ -183,8 +185,10 @@ class ReliefExecutor:
                 return
 
     def _in_order(self, now: float) -> Iterator[_Waiting]:
-        """The pods that may be judged now, as arbitrated."""
+        """The pods that may be judged now, as arbitrated; if there are too many, those whose turn
+        is due for the longest."""
         ready = [waiting for waiting in self._waiting.values() if waiting.not_before <= now]
+        ready = nsmallest(_MOST_JUDGED, ready, key=lambda waiting: waiting.not_before)
         requests = [
             Request(
                 parse_time(waiting.received.plan.at),
@@ -194,7 +198,7 @@ class ReliefExecutor:
             for waiting in ready
         ]
         moving = Counter(str(e.pod.workload) for e in self._gate.history.leaving)
-        for position in arbitration_order(requests, moving)[:_MOST_JUDGED]:
+        for position in arbitration_order(requests, moving):
             yield ready[position]
 
     async def _try(self, waiting: _Waiting) -> bool:

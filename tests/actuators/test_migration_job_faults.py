@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from actuators.eviction import migration_job_watch
+from actuators.eviction import migration_job_watch, relief
 from actuators.eviction.migration_job_watch import JobWatch
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, KafkaError, KubernetesError
@@ -223,6 +223,52 @@ async def test_the_annotation_of_a_job_lifts_the_limit_in_time_alone(has_annotat
     assert world.evicted == evicted
     # The workload itself may still lose one pod at a time.
     assert all(eviction.unavailable <= 1 for eviction in world.cluster.accepted)
+
+
+# -- jobs and plans share the executor
+
+
+async def test_jobs_that_wait_leave_room_for_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relief, "MOST_WAITING", 10)
+    world = World(policy=BARE)
+    fill(world, "full")
+    for number in range(20):
+        world.ask(f"waits-{number:02}", world.cluster.add_pod("full"), ttl="24h")
+    await world.run(20.0)
+    pod = world.cluster.add_pod("n")
+    await world.relieve(pod)
+    await world.run(10.0)
+    assert world.evicted == [pod.uid]
+
+
+async def test_jobs_that_wait_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relief, "MOST_WAITING", 10)
+    world = World(policy=BARE)
+    fill(world, "full")
+    for number in range(6):
+        world.ask(f"a-{number}", world.cluster.add_pod("full"), ttl="24h")
+    await world.run(20.0)
+    pod = world.cluster.add_pod("n")
+    world.ask("b", pod, ttl="1h")
+    await world.run(400.0)
+    assert world.evicted == [pod.uid]
+    assert world.phase("b") == "Succeeded None"
+    assert all(world.phase(f"a-{number}").startswith("Pending ") for number in range(6))
+
+
+async def test_a_limit_fails_no_job_before_its_ttl() -> None:
+    world = World(policy=BARE)
+    fill(world, "full")
+    pod = world.cluster.add_pod("full")
+    world.ask("job", pod, ttl="72h")
+    await world.run(30.0)
+    world.clock.suspend(90_000.0)
+    await world.run(60.0)
+    assert world.phase("job") == "Pending MaxMigratingPerNode"
+    for leaving in [*world.gate.history.leaving]:
+        world.gate.history.left(leaving.pod.uid)
+    await world.run(60.0)
+    assert world.evicted == [pod.uid]
 
 
 # -- the watch

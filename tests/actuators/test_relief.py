@@ -17,6 +17,7 @@ from actuators.rate_limit import RateLimit
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiUnavailableError, ForbiddenError, KubernetesError
 from pipeline.kube.api_client import Api
+from pipeline.processors.eviction.migration_limits import Candidate
 from pipeline.processors.eviction.migration_policy import MigrationPolicy, Protections
 from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
@@ -343,3 +344,16 @@ async def test_pods_above_the_bound_of_waiting_ones_are_refused() -> None:
     pods = [world.cluster.add_pod("n") for _ in range(MOST_WAITING + 1)]
     await world.start(world.plan(*pods))
     assert [action.error for action in world.log] == [f"Overload: {MOST_WAITING} pods wait"]
+
+
+async def test_many_pods_that_wait_cost_no_other_pod_its_turn() -> None:
+    world = World(policy=BARE)
+    for _ in range(2):
+        leaving = world.cluster.add_pod("full", grace=1e6)
+        leaving.gone_at = leaving.killed_at = world.cluster.now() + 1e6
+        world.gate.history.leaves(Candidate(leaving.uid, "full", "d", leaving.name), 0.0, 1e6)
+    many = world.plan(*(world.cluster.add_pod("full") for _ in range(MOST_WAITING - 1)))
+    # The last in the order of all.
+    pod = world.cluster.add_pod("n", priority=8000)
+    await world.run(many, world.plan(pod), seconds=15.0)
+    assert world.evicted == [pod.uid]

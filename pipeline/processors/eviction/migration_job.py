@@ -202,7 +202,8 @@ def _evict(spec: MigrationJobSpec, status: MigrationJobStatus, known: Knowledge)
     was_asked = bool(known.asked_uid) or status.status == "Eviction"
     if known.pod is None or (uid and known.pod.uid != uid):
         if not was_asked:
-            return _fail(status, "MissingPod", f"{name} does not exist")
+            why = "does not exist" if known.pod is None else "is another pod now"
+            return _fail(status, "MissingPod", f"{name} {why}")
         done = Condition(type="Eviction", status="True", reason="EvictComplete")
         return Step("wait", _with(status, done, f"{name} was evicted", known.at), 0.0)
     leaves = was_asked and known.pod.is_deleted

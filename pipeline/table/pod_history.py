@@ -75,6 +75,7 @@ class PodHistory:
         if windows is None:
             return {}
         recent = windows.ends > windows.ends[-1] - span_seconds
+        recent[-1] = True  # also of a span that is shorter than a window
         usage = windows.usage[recent].astype(np.float64)
         known = ~np.isnan(usage)
         counts = known.sum(axis=0)

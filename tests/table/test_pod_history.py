@@ -47,6 +47,15 @@ def test_a_pod_is_known_by_name_and_by_uid() -> None:
     assert [found.get("node-1", "shop/c"), found.get("other", "shop/a")] == [None, None]
 
 
+@pytest.mark.parametrize("span_seconds", [0.0, 1e-9, 1.0])
+@pytest.mark.parametrize("percent", [None, 90])
+def test_usage_over_less_than_a_window_is_that_of_the_last_one(
+    span_seconds: float, percent: int | None
+) -> None:
+    found = history(window(0, a1=1.0), window(1, a1=3.0))
+    assert found.usage("node-1", span_seconds, percent)["a1"][0] == 3.0
+
+
 def test_only_the_last_windows_are_stored() -> None:
     found = history(*(window(end, a1=float(end)) for end in range(9)))
     assert cores(found, "a1") == [(end, float(end)) for end in range(5, 9)]

@@ -13,8 +13,8 @@ from pipeline.extender.hopeless_nodes import hopeless_nodes
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
+from pipeline.processors.descheduling.cool_downs import Rests
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
-from pipeline.processors.descheduling.move_memory import Rests
 from pipeline.processors.descheduling.move_outcomes import FEWEST_HELPED, JUDGED_PLANS
 from pipeline.processors.descheduling.relief_alerts import (
     MOST_OPEN,

@@ -24,13 +24,9 @@ from pipeline.extender.plan_records import CapCounts, plan_records
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS, Rests
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
-from pipeline.processors.descheduling.move_memory import (
-    LOOK_BACK_SECONDS,
-    WORKLOAD_REST_SECONDS,
-    MoveMemory,
-    Rests,
-)
+from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.descheduling.requested_relief import NAME as NODE_REQUESTS

@@ -20,8 +20,8 @@ from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
 from pipeline.processors.descheduling.left_nodes import LeftNodes
-from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_pod_points, apply_point

@@ -25,6 +25,7 @@ from pipeline.processors.descheduling.configured_strategies import (
     why_off,
     with_node_fit,
 )
+from pipeline.processors.descheduling.cool_downs import IncomingUsage
 from pipeline.processors.descheduling.cool_targets import CoolTargets, limits_of_pools
 from pipeline.processors.descheduling.descheduler_config import (
     LOW_NODE_LOAD,
@@ -36,7 +37,6 @@ from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import SelectedFit
-from pipeline.processors.descheduling.move_memory import IncomingUsage
 from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.processors.descheduling.strategy import Plan, after_plan
 from pipeline.processors.eviction.evictability import protections_of

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions, FilterResult
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
 from pipeline.processors.descheduling.left_nodes import LeftNodes
-from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.codec import encode_json

@@ -10,10 +10,10 @@ from pipeline.extender.hopeless_nodes import hopeless_nodes
 from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
 from pipeline.processors.descheduling.configured_strategies import pools_of_policies
+from pipeline.processors.descheduling.cool_downs import IncomingUsage
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import NOWHERE
-from pipeline.processors.descheduling.move_memory import IncomingUsage
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.alerts import OpenAlert

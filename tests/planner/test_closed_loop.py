@@ -18,7 +18,7 @@ from benchmarks.relief_arms import Springtide
 from benchmarks.simulated_cluster import RESOURCES, Cluster, Load, Scenario
 from benchmarks.usage_series import WINDOW_SECONDS, Demand
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord

@@ -13,8 +13,8 @@ from benchmarks.relief_arms import Springtide
 from benchmarks.simulated_cluster import Cluster, Load, Scenario
 from benchmarks.usage_series import Demand
 from pipeline.extender.decisions import Decisions
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
 from pipeline.processors.descheduling.left_nodes import LeftNodes
-from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json

@@ -8,14 +8,13 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from pipeline.errors import InvalidRecordError
-from pipeline.processors.descheduling.move_memory import WORKLOAD_REST_SECONDS
+from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
+from pipeline.processors.descheduling.remembered_moves import EVICTED
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 
 _EVICTOR: Final = "evictor"
-_LEAVES: Final = frozenset({"intended", "done", "failed"})
-"""Outcomes after which the pod left, or may have left."""
 _MOST_PODS: Final = 10_000
 """Evicted pods that are remembered: the oldest are forgotten first. An evictor of the default pace
 evicts far fewer in half an hour."""
@@ -56,7 +55,7 @@ class LeftNodes:
         for uid in action.before.values():
             if not uid:
                 continue
-            if action.outcome in _LEAVES and now - at < WORKLOAD_REST_SECONDS:
+            if action.outcome in EVICTED and now - at < WORKLOAD_REST_SECONDS:
                 self._put(uid, _Departure(action.workload, action.node, at))
             elif action.outcome == "refused":
                 self._drop(uid)

@@ -1,23 +1,8 @@
-"""Plans of the last hour and what became of them: cool-downs of nodes, workloads and pods.
+"""Plans of the last hour and what became of them.
 
-Usage shows the effect of a move only after its whole span. Until then a second decision about the
-same node, or about the same target, would rest on usage from before the first one. So
-
-- a node gets no plan while its last one is under way, and none within a span of usage after the
-  last eviction on it;
-- a workload gives no pod while a former plan moves one of its pods, and none within half an hour of
-  an eviction. Pods of one round are one decision: all are landed together, and the limits of the
-  evictor decide how many leave at once. So a round may move several pods of a workload. The rule
-  also keeps a pod from being moved back to the node that it left;
-- a pod that the evictor refused, or that another agent was asked to evict, is not planned again for
-  ten minutes, so that others get a chance. It rests for twice as long after each further refusal
-  for a reason that lasts, such as a single replica or a budget of no disruptions, which the planner
-  does not know otherwise; up to an hour;
-- pods that the evictor would have evicted in mode act rest as if they had left, and so does their
-  node, because nothing cools it: else its whole pods would be planned one after the other;
-- usage of a moved pod counts on its target until the target's own usage shows it.
-
-The memory is rebuilt from the topics of plans and actions, in any order and with repeats.
+They decide which nodes, workloads and pods rest (`cool_downs`), which plans are judged, and which
+strategies are paused. The memory is rebuilt from the topics of plans and actions, in any order and
+with repeats.
 """
 
 import hashlib
@@ -26,16 +11,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.descheduling.cool_downs import Rests
 from pipeline.processors.descheduling.move_outcomes import (
     LANDING_SECONDS,
     SETTLE_SECONDS,
     EndedPlan,
     does_not_help,
 )
+from pipeline.processors.descheduling.remembered_moves import (
+    EVICTED,
+    NOT_FINAL,
+    RememberedAction,
+    RememberedPlan,
+    RememberedPod,
+)
 from pipeline.processors.eviction.refusals import is_lasting as is_lasting_refusal
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.times import parse_time
-from pipeline.topics.actions import ActionRecord, Outcome
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import (
     LONGEST_VALID_SECONDS,
     EvictionPlanRecord,
@@ -48,25 +41,11 @@ PLANNER: Final = "planner"
 OUTCOME: Final = "outcome"
 """`action` of the verdict about a plan: it helped if the outcome is `done`."""
 LOOK_BACK_SECONDS: Final = 3600.0
-WORKLOAD_REST_SECONDS: Final = 1800.0
-REFUSED_REST_SECONDS: Final = 600.0
-LONGEST_REFUSED_REST_SECONDS: Final = 3600.0
 LASTING_SECONDS: Final = 7200.0
 """For how long refusals for a reason that lasts are remembered."""
 LAST_ACTION_SECONDS: Final = 15.0
 """After the end of a plan: an eviction that was recorded just before is read by then."""
 _EVICTOR: Final = "evictor"
-_EVICTED: Final = frozenset({"intended", "done", "failed"})
-"""Outcomes after which the pod left, or may have left."""
-_OBSERVED: Final = frozenset({"observed", "recommended"})
-"""Outcomes of modes in which nobody leaves."""
-_NOT_FINAL: Final = frozenset({"intended", "marked"})
-"""Outcomes that another one follows, within the time of the plan if nothing goes wrong."""
-_REFUSED: Final = {
-    "refused": "the evictor refused to evict it",
-    "marked": "it was marked for its eviction by another agent",
-}
-_FORBIDDEN: Final = "Forbidden:"
 _MOST_REASON: Final = 200
 _MOST_PLANS: Final = 10_000
 _MOST_ACTIONS: Final = 100_000
@@ -76,15 +55,6 @@ _MOST_PODS_IN_ALL: Final = 100_000
 """Pods of all plans that are remembered: the oldest plans are forgotten first."""
 
 
-class IncomingUsage(NamedTuple):
-    """What a pod on its way to a node will use there: cpu in millicores, memory in bytes."""
-
-    node: str
-    cpu_millicores: float
-    memory_bytes: float
-    is_prod: bool
-
-
 class PlannedPod(NamedTuple):
     """A pod of a plan, when it was planned (Unix time), and by which strategy."""
 
@@ -92,37 +62,6 @@ class PlannedPod(NamedTuple):
     namespace: str
     at: float
     strategy: str
-
-
-class _Pod(NamedTuple):
-    """What is remembered of a pod of a plan: not the texts, which are most of the record."""
-
-    uid: str
-    namespace: str
-    workload: str
-    target: str
-    cpu_millicores: int
-    memory_bytes: int
-    is_prod: bool
-
-
-class _Plan(NamedTuple):
-    node: str
-    strategy: str
-    at: float
-    until: float
-    pods: tuple[_Pod, ...]
-
-
-class _Action(NamedTuple):
-    """The last action about a pod of a plan. `lasting` is the reason of a refusal that will be
-    repeated, empty for others."""
-
-    node: str
-    workload: str
-    outcome: Outcome
-    at: float
-    lasting: str = ""
 
 
 class _Verdict(NamedTuple):
@@ -139,11 +78,11 @@ class MoveMemory:
     that no cool-down lasts longer or shorter for it."""
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[str, _Plan] = OrderedDict()
+        self._plans: OrderedDict[str, RememberedPlan] = OrderedDict()
         self._pods_in_all = 0
         # By what they are for: the evictor remembers names of plans for longer than an hour.
         self._last_ids: OrderedDict[str, str] = OrderedDict()
-        self._actions: OrderedDict[tuple[str, str], _Action] = OrderedDict()
+        self._actions: OrderedDict[tuple[str, str], RememberedAction] = OrderedDict()
         # Plans that were refused, or failed, as a whole.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._verdicts: OrderedDict[str, _Verdict] = OrderedDict()
@@ -182,7 +121,7 @@ class MoveMemory:
         if now - at > LOOK_BACK_SECONDS:
             return False
         pods = tuple(map(_remembered, plan.pods))
-        self._plans[plan.id] = _Plan(plan.node, plan.strategy, at, until, pods)
+        self._plans[plan.id] = RememberedPlan(plan.node, plan.strategy, at, until, pods)
         self._pods_in_all += len(pods)
         while len(self._plans) > _MOST_PLANS or self._pods_in_all > _MOST_PODS_IN_ALL:
             self._drop_plan(next(iter(self._plans)))
@@ -214,7 +153,9 @@ class MoveMemory:
                 self._evicted_at[action.plan] = at
             key = action.plan, uid or ""
             self._actions.pop(key, None)
-            self._actions[key] = _Action(action.node, action.workload, action.outcome, at, lasting)
+            self._actions[key] = RememberedAction(
+                action.node, action.workload, action.outcome, at, lasting
+            )
         _limit(self._actions, _MOST_ACTIONS)
         _limit(self._evicted_at, _MOST_PLANS)
         return True
@@ -281,7 +222,7 @@ class MoveMemory:
             actions = [(pod, self._actions.get((plan_id, pod.uid))) for pod in plan.pods]
             if not any(action is not None and action.outcome == "done" for _, action in actions):
                 continue
-            left = [(pod, a.at) for pod, a in actions if a and a.outcome in _EVICTED]
+            left = [(pod, a.at) for pod, a in actions if a and a.outcome in EVICTED]
             evicted_at = max(at for _, at in left)
             shown_at = evicted_at + span_of(plan.node)
             if now >= shown_at + LANDING_SECONDS:
@@ -306,128 +247,30 @@ class MoveMemory:
                 verdicts.setdefault(group_of(found.node), []).append((found.at, found.helped))
         return {group for group, each in verdicts.items() if does_not_help(each)}
 
-    def rests(self, now: float) -> "Rests":
+    def rests(self, now: float) -> Rests:
         """What may not be planned at this moment."""
-        return Rests(self, now)
+        plans = (
+            (plan_id, plan, self._is_under_way(plan_id, plan, now))
+            for plan_id, plan in self._plans.items()
+        )
+        return Rests(plans, self._actions, now)
 
-    def _is_under_way(self, plan_id: str, plan: _Plan, now: float) -> bool:
+    def _is_under_way(self, plan_id: str, plan: RememberedPlan, now: float) -> bool:
         """Whether the plan has not expired, and some of its pods have no final action."""
         if now >= plan.until + LAST_ACTION_SECONDS or plan_id in self._ended:
             return False
         return not all(self._is_final(plan_id, pod) for pod in plan.pods)
 
-    def _is_final(self, plan_id: str, pod: _Pod) -> bool:
+    def _is_final(self, plan_id: str, pod: RememberedPod) -> bool:
         action = self._actions.get((plan_id, pod.uid))
-        return action is not None and action.outcome not in _NOT_FINAL
+        return action is not None and action.outcome not in NOT_FINAL
 
 
-class Rests:
-    """The cool-downs of one moment. Reasons are for people; None: it may be planned.
-    `resting_targets` are, by node, the nodes to which none of its pods may go."""
-
-    def __init__(self, memory: MoveMemory, now: float) -> None:
-        self._now = now
-        self._evicted_at: dict[str, float] = {}  # by node
-        self._observed_at: dict[str, float] = {}  # by node
-        self._moved_at: dict[str, float] = {}  # by workload, or moved in mode act
-        self._refused: dict[str, tuple[float, str]] = {}  # when and why, by UID of the pod
-        self._lasting: dict[str, list[tuple[float, str]]] = {}  # likewise, each refusal
-        self._planned: dict[str, str] = {}  # nodes and their plans
-        self._moving: dict[str, str] = {}  # workloads and the plans that move them
-        self._incoming: list[tuple[float, IncomingUsage]] = []
-        # By node, those that gave pods to it.
-        self.resting_targets: dict[str, set[str]] = {}
-        for (_, uid), action in memory._actions.items():
-            if action.outcome in _EVICTED:
-                _keep_last(self._evicted_at, action.node, action.at)
-                if action.workload:
-                    _keep_last(self._moved_at, action.workload, action.at)
-            elif action.outcome in _OBSERVED:
-                _keep_last(self._observed_at, action.node, action.at)
-                if action.workload:
-                    _keep_last(self._moved_at, action.workload, action.at)
-            elif (why := _REFUSED.get(action.outcome)) is not None:
-                refused = action.at, why
-                self._refused[uid] = max(refused, self._refused.get(uid, refused))
-                if action.lasting:
-                    self._lasting.setdefault(uid, []).append((action.at, action.lasting))
-        for plan_id, plan in memory._plans.items():
-            is_under_way = memory._is_under_way(plan_id, plan, now)
-            if is_under_way:
-                self._planned[plan.node] = plan_id
-            for pod in plan.pods:
-                self._take_pod(memory._actions.get((plan_id, pod.uid)), plan, pod, is_under_way)
-                if is_under_way and pod.workload:
-                    self._moving[pod.workload] = plan_id
-
-    def _take_pod(self, action: _Action | None, plan: _Plan, pod: _Pod, is_under_way: bool) -> None:
-        left_at = action.at if action is not None and action.outcome in _EVICTED else None
-        if left_at is not None and pod.workload:
-            _keep_last(self._moved_at, pod.workload, left_at)
-        is_waiting = is_under_way and (action is None or action.outcome in _NOT_FINAL)
-        if pod.target and (is_waiting or left_at is not None):
-            if left_at is None or self._now - left_at < WORKLOAD_REST_SECONDS:
-                self.resting_targets.setdefault(pod.target, set()).add(plan.node)
-            usage = IncomingUsage(pod.target, pod.cpu_millicores, pod.memory_bytes, pod.is_prod)
-            self._incoming.append((self._now if left_at is None else left_at, usage))
-
-    def of_node(self, node: str, span_seconds: float) -> str | None:
-        """Why the node gets no plan; its usage is compared over `span_seconds`."""
-        if node in self._planned:
-            return f"plan {self._planned[node]} is under way"
-        seconds = self._now - self._evicted_at.get(node, float("-inf"))
-        if seconds < span_seconds:
-            return f"usage of {span_seconds:g} s does not show the eviction {seconds:.0f} s ago"
-        seconds = self._now - self._observed_at.get(node, float("-inf"))
-        if seconds < WORKLOAD_REST_SECONDS:
-            return f"its last plan was only observed, {seconds / 60:.0f} minutes ago"
-        return None
-
-    def of_pod(self, uid: str, workload: str) -> str | None:
-        """Why the pod of this workload (kind/namespace/name, empty: none) stays."""
-        if self.is_unmovable(uid):
-            return f"the evictor refused to evict it: {max(self._lasting[uid])[1]}"
-        if workload in self._moving:
-            return f"plan {self._moving[workload]} moves pods of {workload}"
-        seconds = self._now - self._moved_at.get(workload, float("-inf"))
-        if seconds < WORKLOAD_REST_SECONDS:
-            minutes = f"{seconds / 60:.0f} minutes ago"
-            return f"a pod of {workload} was evicted, or observed to be, {minutes}"
-        refused_at, why = self._refused.get(uid, (float("-inf"), ""))
-        seconds = self._now - refused_at
-        if seconds < REFUSED_REST_SECONDS:
-            return f"{why} {seconds / 60:.0f} minutes ago"
-        return None
-
-    def was_refused(self, uid: str) -> bool:
-        """Whether the evictor refused the pod within `LASTING_SECONDS` for a reason that lasts, in
-        two plans if it was forbidden: the budget of a rollout that is under way allows nothing."""
-        refusals = self._lasting.get(uid, ())
-        return len(refusals) > 1 or not all(why.startswith(_FORBIDDEN) for _, why in refusals)
-
-    def is_unmovable(self, uid: str) -> bool:
-        """Whether the pod was refused so, and it is not yet time to ask again."""
-        if not self.was_refused(uid):
-            return False
-        refusals = self._lasting[uid]
-        rest = REFUSED_REST_SECONDS * 2.0 ** (len(refusals) - 1)
-        return self._now - max(refusals)[0] < min(rest, LONGEST_REFUSED_REST_SECONDS)
-
-    def incoming(self, span_seconds: float) -> list[IncomingUsage]:
-        """Moved pods that usage over `span_seconds` does not show on their targets yet."""
-        since = self._now - span_seconds - LANDING_SECONDS
-        return [usage for at, usage in self._incoming if at > since]
-
-
-def _remembered(pod: LeavingPod) -> _Pod:
-    return _Pod(
+def _remembered(pod: LeavingPod) -> RememberedPod:
+    return RememberedPod(
         pod.uid, pod.namespace, pod.workload, pod.target, pod.cpu_millicores, pod.memory_bytes,
         is_prod=pod.pod_class in COUNTED_AS_PROD,
     )  # fmt: skip
-
-
-def _keep_last(times: dict[str, float], key: str, at: float) -> None:
-    times[key] = max(at, times.get(key, at))
 
 
 def _time(text: str) -> float:

@@ -11,13 +11,15 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.descheduling import move_memory
+from pipeline.processors.descheduling.cool_downs import (
+    REFUSED_REST_SECONDS,
+    WORKLOAD_REST_SECONDS,
+    IncomingUsage,
+)
 from pipeline.processors.descheduling.move_memory import (
     LAST_ACTION_SECONDS,
     LASTING_SECONDS,
     LOOK_BACK_SECONDS,
-    REFUSED_REST_SECONDS,
-    WORKLOAD_REST_SECONDS,
-    IncomingUsage,
     MoveMemory,
 )
 from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import soak
 from pipeline.settings import Settings
-from tests.chaos.eviction_monitor import Observed, violations
+from tests.chaos.eviction_monitor import Observed, accepted, violations
 from tests.chaos.schedule import Fault
 from tests.system import oracle
 from tests.system.harness import Logs
@@ -56,7 +56,8 @@ class Offer(NamedTuple):
 @dataclass
 class Observation:
     """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
-    the times and MiB of each process, `evictions` what the API server logged of them."""
+    the times and MiB of each process, `exit_codes` those of each instance that ended and was not
+    killed, `evictions` what the API server logged of them."""
 
     settings: Settings
     logs: Logs
@@ -67,6 +68,16 @@ class Observation:
     allowed: Sequence[Offer] = ()
     evictions: Observed | None = None
     memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    exit_codes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def evidence(self) -> dict[str, int]:
+        """The number of what the guarantees are about, by its name."""
+        return {
+            "samples": len(self.samples),
+            "offers": len(self.offers),
+            "evictions": len(accepted(self.evictions.events)) if self.evictions else 0,
+        }
 
 
 def problems(run: Observation) -> list[str]:
@@ -79,8 +90,11 @@ def problems(run: Observation) -> list[str]:
         *offers_above(run.offers, run.allowed),
         *(map(str, violations(run.evictions)) if run.evictions else ()),
         *late_roles(run.faults, run.signs),
+        *ended_roles(run.exit_codes),
         *growing_memory(run.memory),
-    ]
+        *(f"no {name}: a guarantee was not put to the test"
+          for name, count in run.evidence.items() if count == 0),
+    ]  # fmt: skip
 
 
 def offers_above(offers: Sequence[Offer], allowed: Sequence[Offer]) -> Iterator[str]:
@@ -106,6 +120,13 @@ def late_roles(faults: Sequence[Injected], signs: Mapping[str, Sequence[float]])
         for role, times in signs.items():
             if not any(end < at <= end + BACK_SECONDS for at in times):
                 yield f"{role}: not back within {BACK_SECONDS:g} s after {fault}"
+
+
+def ended_roles(exit_codes: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield roles that ended, and were not killed."""
+    for role, codes in exit_codes.items():
+        if codes:
+            yield f"{role}: ended by itself with {', '.join(map(str, codes))}"
 
 
 def growing_memory(memory: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[str]:

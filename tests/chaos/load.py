@@ -9,6 +9,9 @@ from pipeline.topics.samples import STATISTICS, SampleBatch, SampleHeader, encod
 from tests.system.load import Message
 
 WINDOW_SECONDS = 2
+STEPS_OF_A_PHASE = 60
+CALM = 0.1
+"""Every other phase a node uses this share."""
 
 
 class ChaosLoad:
@@ -41,8 +44,10 @@ class ChaosLoad:
                 node=node, machine_id=f"machine-{node}", boot_id="b", epoch=1, sequence=step,
                 window_start_ms=end_ms - window_ms, window_end_ms=end_ms,
             )  # fmt: skip
-            # Usage rises and falls, so that offers do, too.
+            # Usage rises and falls, so that offers do, too. Phases open and close alerts.
             level = 1.0 + (step + number) % 20 / 10
+            if (step // STEPS_OF_A_PHASE + number) % 2:
+                level *= CALM
             pods = self._pods.get(node, ())
             rows = [
                 _row("node", "", level * (len(pods) + 1))

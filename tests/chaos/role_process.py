@@ -26,6 +26,8 @@ class RoleProcess:
         self.log = folder / f"{name}.log"
         self.clock_file = folder / f"{role}.clock"
         self.process: subprocess.Popen[bytes] | None = None
+        self.exit_codes: list[int] = []
+        """Of the ends that `start` saw, except kills."""
         entry = [sys.executable, "-m", "tests.chaos.role_entry", str(self.clock_file)]
         self._argv = [*entry, ",".join(bugs), role, *flags]
         self._environment = environment(**variables)
@@ -34,6 +36,8 @@ class RoleProcess:
         """Start it, unless it is running."""
         if self.is_running():
             return
+        if self.process is not None and self.process.returncode != -signal.SIGKILL:
+            self.exit_codes.append(self.process.returncode)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._argv, cwd=self.log.parent, env=self._environment, stdout=log, stderr=log,

@@ -33,7 +33,6 @@ from pipeline.topics.registry import EVICTION_PLANS
 from tests.broker import messages
 from tests.chaos.audit_log import AUDIT_POLICY
 from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, growth, problems
-from tests.chaos.eviction_monitor import accepted
 from tests.chaos.eviction_storm import run_storm
 from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
@@ -87,11 +86,13 @@ async def chaos(
         signs={role: world.signs[role] for role in world.expected_signs()},
         offers=world.offers, allowed=list(allowed_offers(logs)),
         evictions=evictions, memory=world.memory,
+        exit_codes={name: role.exit_codes for name, role in world.roles.items()},
     )  # fmt: skip
-    report(
-        f"{len(done)} faults, {len(made.samples)} samples, {len(run.offers)} offers, "
-        f"{len(accepted(evictions.events))} evictions, {await relief_plans(world)} relief plans"
-    )
+    counts = run.evidence | {
+        "changes of alerts": sum(map(len, logs["alerts"].values())),
+        "relief plans": await relief_plans(world),
+    }
+    report(f"{len(done)} faults, " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     for process, slope in growth(run.memory).items():
         report(f"{process}: {run.memory[process][-1][1]:.0f} MiB, {slope:+.1f} an hour")
     return problems(run)

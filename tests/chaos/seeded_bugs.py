@@ -4,6 +4,7 @@ A role that runs with one is an ordinary process of the product, with one functi
 """
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +20,15 @@ from actuators.rate_limit import RateLimit
 from pipeline.agents import apply_windows
 from pipeline.agents.apply_windows import Applied
 from pipeline.agents.join_agent import JoinCursor
+from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import PartitionWindow
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kube.api_client import Api
 from pipeline.processors.eviction import migration_limits
 from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
 from pipeline.topics.actions import ActionRecord
-from tests.system.worker_entry import replay_left_out
 
+CRASH_SECONDS = 40.0
 LEAK_BYTES, LEAK_SECONDS = 1 << 20, 0.5
 LATE_SECONDS = 45.0
 
@@ -44,13 +46,19 @@ def samples_dropped() -> None:
 
 
 def windows_applied_twice() -> None:
-    """The models take one window in twenty for two, of which the second ends a little later."""
+    """The models of even partitions take one window in twenty for two, of which the second ends a
+    little later."""
     apply_distinct = apply_windows.apply_distinct
 
     def apply_some_again(windows: Sequence[PartitionWindow]) -> list[Applied]:
         applied = apply_distinct(windows)
-        if again := [_a_little_later(window) for window in windows if window.offset % 20 == 19]:
-            apply_distinct(again)
+        twice = [
+            window
+            for window in windows
+            if window.offset % 20 == 19 and window.models.ownership.partition % 2 == 0
+        ]
+        if twice:
+            apply_distinct([_a_little_later(window) for window in twice])
         return applied
 
     apply_windows.apply_distinct = apply_some_again
@@ -60,6 +68,18 @@ def _a_little_later(source: PartitionWindow) -> PartitionWindow:
     header = source.window.header
     later = msgspec.structs.replace(header, window_end_ms=header.window_end_ms + 1)
     return source._replace(window=msgspec.structs.replace(source.window, header=later))
+
+
+def alerts_dropped() -> None:
+    """The worker publishes no change of the alerts in odd partitions."""
+    publish = ModelCursor.publish_alerts
+
+    async def publish_some(self: ModelCursor) -> None:
+        if self.ownership.partition % 2:
+            self.alerts.clear()
+        await publish(self)
+
+    ModelCursor.publish_alerts = publish_some  # type: ignore[method-assign]
 
 
 def offers_doubled() -> None:
@@ -129,11 +149,18 @@ def leak() -> None:
     threading.Thread(target=grow, daemon=True).start()
 
 
+def crash() -> None:
+    """The role ends some time after each start."""
+    timer = threading.Timer(CRASH_SECONDS, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     "samples_dropped": samples_dropped, "windows_applied_twice": windows_applied_twice,
-    "replay_left_out": replay_left_out,
+    "alerts_dropped": alerts_dropped,
     "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
-    "late_restart": late_restart, "leak": leak, "evictions_by_name": evictions_by_name,
-    "intentions_unrecorded": intentions_unrecorded,
+    "evictions_by_name": evictions_by_name, "intentions_unrecorded": intentions_unrecorded,
+    "late_restart": late_restart, "leak": leak, "crash": crash,
     **{f"without {name}": partial(limit_removed, name) for name in migration_limits.LIMITS},
 }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint, node_key
-from pipeline.topics.codec import encode_pack
+from pipeline.topics.codec import encode_json, encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import encode_window
 from tests.chaos.checker import Injected, Observation, Offer, problems
@@ -18,6 +18,7 @@ from tests.chaos.test_eviction_monitor import Log
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Record
 from tests.system.oracle import Expected, undisturbed
+from tests.topics.golden import ALERT
 
 START = 1_700_000_000.0
 FAULT = Fault("kill", "worker-0", 5.0)
@@ -35,7 +36,9 @@ def sound_run() -> Observation:
     ]
     log = [Record(0, at, b"node-1", value, 0.0, {}) for at, value in enumerate(values)]
     expected = undisturbed({0: log}, Settings())
-    logs = {"windows": {0: log}, "resources": {}} | {
+    of_pool = encode_json(msgspec.structs.replace(ALERT, rule="all_nodes_hot"))
+    alerts = [Record(0, 0, b"pool", of_pool, START, {})]
+    logs = {"windows": {0: log}, "resources": {}, "alerts": {0: alerts}} | {
         kind: {0: results(expected, kind)} for kind in ("predictions", "node-state")
     }
     return Observation(
@@ -98,6 +101,11 @@ def with_another_result(run: Observation) -> None:
     states.insert(0, record(0, state))
 
 
+def with_an_alert_of_no_window(run: Observation) -> None:
+    """A worker publishes a change of an alert that does not follow from the log."""
+    run.logs["alerts"][0].append(Record(0, 1, b"node-1", encode_json(ALERT), START, {}))
+
+
 def with_a_high_offer(run: Observation) -> None:
     """An actuator offers by a record that was replaced a minute ago."""
     run.offers = [Offer(START + 60, "node-1", (1000, 5))]
@@ -120,6 +128,16 @@ def with_a_late_role(run: Observation) -> None:
     run.signs = {"worker": [START, START + 36]}
 
 
+def with_a_role_that_ended(run: Observation) -> None:
+    """A watcher ends because of an error."""
+    run.exit_codes = {"watcher-0": [1]}
+
+
+def without_an_offer(run: Observation) -> None:
+    """An actuator renews its lease, and writes nothing."""
+    run.offers = []
+
+
 def with_a_leak_at_faults(run: Observation) -> None:
     """A provider leaks in all quarters of an hour but one, in which no fault meets it."""
     run.memory = {"provider": [(START + 60 * m, 100.0 + max(m - 22, 0)) for m in range(60)]}
@@ -132,12 +150,15 @@ def with_a_leak(run: Observation) -> None:
 
 BUGS = {
     "samples missing": without_a_window,
-    "counts 6 windows, the log has 5": with_a_window_twice,
+    "node-1: counts 1 windows too many": with_a_window_twice,
     "never was so": with_another_result,
+    "1 changes of alerts that never were so": with_an_alert_of_no_window,
     "offers (1000, 5), above": with_a_high_offer,
     "no record allows any": with_an_offer_of_no_record,
     "UID: b/2 is named alone": with_an_eviction_by_name,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
+    "watcher-0: ended by itself with 1": with_a_role_that_ended,
+    "no offers: a guarantee was not put to the test": without_an_offer,
     "grows by 20.0 MiB an hour": with_a_leak,
     "provider: grows by": with_a_leak_at_faults,
 }

@@ -74,11 +74,11 @@ HOT_NODES: Final = {
             "pluginConfig": [
                 {
                     "name": "LowNodeLoad",
-                    # Nodes with pods are hot, those without are not.
+                    # Nodes with pods are hot in every other phase, those without are not.
                     "args": {
-                        "highThresholds": {"cpu": 14},
-                        "lowThresholds": {"cpu": 12},
-                        "usageType": "peak",
+                        "highThresholds": {"cpu": 10},
+                        "lowThresholds": {"cpu": 8},
+                        "usageAggregatedDuration": "1m",
                         "anomalyCondition": {"consecutiveAbnormalities": 2},
                     },
                 },

@@ -37,7 +37,9 @@ from tests.system.load import Load, Message, partition
 SESSION_SECONDS = 12
 CHECKPOINT_SECONDS = 2
 READ_SECONDS = 600
-TOPICS = ("windows", "predictions", "node-state", "resources", "checkpoints", "dead-letters")
+TOPICS = (
+    "windows", "predictions", "node-state", "resources", "alerts", "checkpoints", "dead-letters",
+)  # fmt: skip
 
 
 class Record(NamedTuple):

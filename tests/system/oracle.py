@@ -21,8 +21,9 @@ from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import Producer
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
+from pipeline.topics.alerts import RULES, AlertRecord
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
-from pipeline.topics.codec import decode_pack
+from pipeline.topics.codec import decode_json, decode_pack, encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import decode_window
 from tests.system.harness import Logs, Record
@@ -43,7 +44,8 @@ class Canonical(NamedTuple):
 class Expected:
     """The results of an undisturbed run.
 
-    `results` has the canonical result of each window by kind, partition and offset.
+    `results` has the canonical result of each window by kind, partition and offset, `alerts` the
+    canonical changes of each node's alerts, in order.
     """
 
     results: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Expected:
     departed: set[str] = field(default_factory=set)
     retracted: set[str] = field(default_factory=set)
     counters: dict[str, Counters] = field(default_factory=dict)
+    alerts: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> Expected:
@@ -69,6 +72,8 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
             for kind, offset, value in _every_result(decoded):
                 expected.results[kind, partition, offset] = canonical_result(value)
         expected.retracted |= cursor.retracted.keys()
+        for node, changes in cursor.alerts.items():
+            expected.alerts[node] = [canonical_result(encode_json(change)) for change in changes]
         for node, last in cursor.reports.items():
             if last is None:
                 expected.departed.add(node)
@@ -125,7 +130,7 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
         ):
             if node in have and have[node] != wanted:
                 found.append(f"{node}: {kind} differs{_first_difference(have[node], wanted)}")
-    return found + impossible_results(logs, expected)
+    return found + impossible_results(logs, expected) + alert_differences(logs, expected)
 
 
 def impossible_results(logs: Logs, expected: Expected) -> list[str]:
@@ -142,6 +147,34 @@ def impossible_results(logs: Logs, expected: Expected) -> list[str]:
                 if have != want:
                     where = "" if want is None else _first_difference(have, want)
                     found.append(f"{record.key!r}: {kind} of offset {offset} never was so{where}")
+    return found
+
+
+def alert_differences(logs: Logs, expected: Expected) -> list[str]:
+    """Describe nodes whose changes of alerts, without repeats, are not those of one pass in order.
+
+    The planner's alerts, which do not follow from windows, are left out.
+    """
+    published: dict[str, dict[bytes, None]] = {}
+    for records in logs.get("alerts", {}).values():
+        for record in records:
+            change = decode_json(AlertRecord, record.value or b"")
+            if change.rule in RULES:
+                changes = published.setdefault(change.node, {})
+                changes.setdefault(canonical_result(record.value or b""))
+    found: list[str] = []
+    for node in sorted(expected.alerts.keys() | published.keys()):
+        have, want = [*published.get(node, ())], expected.alerts.get(node, [])
+        if missing := [change for change in want if change not in have]:
+            count = f"all {len(want)}" if missing == want else f"{len(missing)} of {len(want)}"
+            found.append(f"{node}: {count} changes of alerts missing, first {missing[0]!r}")
+        if invented := [change for change in have if change not in want]:
+            found.append(
+                f"{node}: {len(invented)} changes of alerts that never were so, first "
+                f"{invented[0]!r}"
+            )
+        if not missing and not invented and have != want:
+            found.append(f"{node}: changes of alerts are out of order")
     return found
 
 
@@ -284,12 +317,15 @@ def applied_twice(logs: Logs, expected: Expected) -> list[str]:
         node: msgspec.json.decode(value)["counters"]["applied"]
         for node, value in newest(logs["node-state"]).items()
     }
-    return [
-        f"{node}: counts {reported.get(node)} windows, the log has {count}"
-        for node, count in sorted(applied.items())
-        if node not in expected.retracted
-        if reported.get(node) != count or expected.counters[node].applied != count
-    ]
+    found: list[str] = []
+    for node, count in sorted(applied.items()):
+        if node in expected.retracted:
+            continue
+        if (more := reported.get(node, 0) - count) != 0:
+            found.append(f"{node}: counts {abs(more)} windows too {'many' if more > 0 else 'few'}")
+        if expected.counters[node].applied != count:
+            found.append(f"{node}: the log has {count} windows, one pass applies another number")
+    return found
 
 
 def fresh_after(logs: Logs, moment: float) -> float | None:

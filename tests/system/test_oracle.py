@@ -9,12 +9,14 @@ import pytest
 from pipeline.settings import ModelSettings, Settings
 from pipeline.topics.windows import decode_window, encode_window
 from tests.agents.fakes import MemoryBroker
+from tests.agents.hot_logs import hot_log
 from tests.agents.logs import CONFIG, make_log
 from tests.agents.owners import Owner
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Logs, Record
 from tests.system.oracle import (
     Expected,
+    alert_differences,
     applied_twice,
     differences,
     impossible_results,
@@ -22,6 +24,9 @@ from tests.system.oracle import (
 )
 
 Result = dict[str, Any]
+
+SETTINGS = Settings(model=ModelSettings(expiration_seconds=CONFIG.expiration_seconds))
+"""The settings of the owners of partitions."""
 
 
 def record(offset: int, value: bytes | None) -> Record:
@@ -98,7 +103,7 @@ def test_an_impossible_result_is_detected_even_if_overwritten(
 
 def gathered(broker: MemoryBroker) -> Logs:
     """Return the topics of partition 0."""
-    topics = ("windows", "predictions", "node-state", "checkpoints")
+    topics = ("windows", "predictions", "node-state", "alerts", "checkpoints")
     return {
         topic: {
             0: [
@@ -127,8 +132,61 @@ async def test_an_end_of_a_node_that_a_paused_worker_appends_late_changes_nothin
     for _ in range(10):
         await other.apply(1)
     await other.round()
-    logs, settings = gathered(broker), Settings(model=ModelSettings(expiration_seconds=60.0))
-    assert settings.model.expiration_seconds == CONFIG.expiration_seconds
-    expected = undisturbed(logs["windows"], settings)
+    logs = gathered(broker)
+    expected = undisturbed(logs["windows"], SETTINGS)
     assert differences(logs, expected) == []
     assert applied_twice(logs, expected) == []
+
+
+async def hot_logs() -> tuple[Logs, Expected]:
+    """Topics of two nodes whose alerts open and close twice, and the results of one pass."""
+    broker, _ = hot_log(2, "a", "b")
+    owner = await Owner(broker, "worker").load()
+    await owner.apply()
+    await owner.round()
+    logs = gathered(broker)
+    return logs, undisturbed(logs["windows"], SETTINGS)
+
+
+async def test_every_change_of_an_alert_is_accepted_repeatedly() -> None:
+    logs, expected = await hot_logs()
+    changes = logs["alerts"][0]
+    assert {node: len(own) for node, own in expected.alerts.items()} == {"a": 8, "b": 8}
+    about_pool = msgspec.json.decode(changes[0].value or b"") | {"rule": "all_nodes_hot"}
+    changes += [*changes[5:], record(99, msgspec.json.encode(about_pool))]
+    assert differences(logs, expected) == []
+
+
+def without_a_change(changes: list[Record]) -> None:
+    del changes[3]
+
+
+def without_any_change(changes: list[Record]) -> None:
+    changes.clear()
+
+
+def with_another_severity(changes: list[Record]) -> None:
+    change = msgspec.json.decode(changes[0].value or b"") | {"severity": "critical"}
+    changes.append(record(99, msgspec.json.encode(change)))
+
+
+def out_of_order(changes: list[Record]) -> None:
+    changes.reverse()
+
+
+@pytest.mark.parametrize(
+    ("seed_mistake", "says"),
+    [
+        (without_a_change, "b: 1 of 8 changes of alerts missing"),
+        (without_any_change, "b: all 8 changes of alerts missing"),
+        (with_another_severity, "a: 1 changes of alerts that never were so"),
+        (out_of_order, "changes of alerts are out of order"),
+    ],
+)
+async def test_a_wrong_log_of_alerts_is_detected(
+    seed_mistake: Callable[[list[Record]], None], says: str
+) -> None:
+    logs, expected = await hot_logs()
+    seed_mistake(logs["alerts"][0])
+    found = alert_differences(logs, expected)
+    assert any(says in problem for problem in found), found

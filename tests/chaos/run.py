@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -265,20 +266,22 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--instances", type=int, default=2)
-    parser.add_argument("--logs", type=Path, help="folder for logs and memory.csv")
+    parser.add_argument(
+        "--logs", type=Path,
+        help="folder for logs and memory.csv, by default one that a run without a problem removes",
+    )  # fmt: skip
     given = parser.parse_args()
     # Clients of this process meet the faults, too.
     for noisy in ("aiohttp", "aiokafka", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     with (
-        tempfile.TemporaryDirectory(prefix="chaos-") as folder,
         local_control_plane(audit_policy=AUDIT_POLICY) as plane,
         local_cluster() as cluster,
     ):
         for name in NAMESPACES:
             plane.kubectl("create", "namespace", name)
-        logs = given.logs.resolve() if given.logs else Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
+        logs = given.logs.resolve() if given.logs else Path(tempfile.mkdtemp(prefix="chaos-"))
+        (storm_logs := logs / "storm").mkdir(parents=True, exist_ok=True)
         found = asyncio.run(
             chaos(
                 plane, cluster, logs, seed=given.seed, seconds=60 * given.minutes,
@@ -289,13 +292,18 @@ def main() -> None:
             bootstrap_servers=cluster.bootstrap_servers, topic_prefix="storm", partitions=2,
             replication_factor=BROKERS,
         )  # fmt: skip
-        result = asyncio.run(run_storm(plane, kafka, logs, given.seed, STORM_EVICTIONS))
+        result = asyncio.run(run_storm(plane, kafka, storm_logs, given.seed, STORM_EVICTIONS))
         write_line(f"storm: {len(result.evictions)} evictions, {sorted(result.failures)}")
         found += result.problems
     for problem in found:
         write_line(problem)
     if found:
-        sys.exit(f"{len(found)} problems; reproduce with: make chaos ARGS='--seed {given.seed}'")
+        sys.exit(
+            f"{len(found)} problems, logs in {logs}; "
+            f"reproduce with: make chaos ARGS='--seed {given.seed}'"
+        )
+    if not given.logs:
+        shutil.rmtree(logs)
     write_line(f"no problem with seed {given.seed}")
 
 

@@ -55,7 +55,8 @@ class CandidateNodes:
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
         self._fewer: dict[str, IntArray] = {}
-        self._whole: tuple[CandidateNodes, NodePositions] | None = None
+        self._whole: tuple[CandidateNodes, Rows] | None = None
+        self._is_reduced = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,8 +96,19 @@ class CandidateNodes:
             requested: Sequence[str] = self.requested.take(is_part)
         else:
             requested = [*compress(self.requested, is_part.tolist())]
+        return self._part(positions, requested, (np.cumsum(is_part) - 1)[order])
+
+    def in_order(self, positions: NodePositions) -> "CandidateNodes":
+        """A few of these nodes, at the same moment, as if requested in the order of `positions`."""
+        order, names = np.argsort(positions), self.names
+        requested = [names[position] for position in positions.tolist()]
+        return self._part(positions[order], requested, order)
+
+    def _part(
+        self, positions: NodePositions, requested: Sequence[str], order: NodePositions
+    ) -> "CandidateNodes":
         part = copy(self)
-        part._select(requested, (np.cumsum(is_part) - 1)[order], self.rows[positions])
+        part._select(requested, order, self.rows[positions])
         part._whole = self, positions
         part._freed = {name: values[positions] for name, values in self._freed.items()}
         part._fewer = {name: values[positions] for name, values in self._fewer.items()}
@@ -123,7 +135,7 @@ class CandidateNodes:
         """A cached array, or the part of an array that is cached for the nodes that these are a
         part of."""
         values = self._cache.get(name)
-        if values is None and self._whole is not None:
+        if values is None and self._whole is not None and self._is_shared(name):
             whole, positions = self._whole
             of_whole = whole._known(name)
             if of_whole is not None:
@@ -131,9 +143,11 @@ class CandidateNodes:
                 values.flags.writeable = False
         return values
 
-    def _known_names(self) -> set[str]:
-        of_whole = set() if self._whole is None else self._whole[0]._known_names()
-        return {*self._cache} | of_whole
+    def _is_shared(self, name: str) -> bool:
+        """Whether an array is that of the whole: lower sums and usage are not."""
+        return not self._is_reduced or not (
+            name in self._fewer or name.startswith(_DERIVED_FROM_USAGE)
+        )
 
     def column(self, name: str) -> FloatArray:
         """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
@@ -220,15 +234,9 @@ class CandidateNodes:
         usage, in all and of Prod, by resource in millicores and bytes; negative amounts add. Cached
         arrays that depend on usage are dropped, the others are shared."""
         part = copy(self)
-        part._whole = None
+        part._cache, part._whole, part._is_reduced = {}, (self, slice(None)), True
         fewer = dict(zip(self.counted_names, amounts.T, strict=True))
         part._fewer = {n: fewer[n] + self._fewer[n] for n in self._fewer} or fewer
-        part._cache = {
-            name: values
-            for name in self._known_names() - fewer.keys()
-            if not name.startswith(_DERIVED_FROM_USAGE)
-            and (values := self._known(name)) is not None
-        }
         part._freed = {f"{_OF_ALL_PODS} {name}": freed for name, freed in used.items()}
         part._freed |= {f"{_OF_PROD} {name}": freed for name, freed in prod_used.items()}
         return part

@@ -167,6 +167,8 @@ def load_aware(
             expired[part],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
+        if not (verdict.code != filter_score.PASSES).any():
+            continue
         group = _Judged(positions, rule, verdict)
         codes[part], group_of[part] = group.codes(), len(groups)
         groups.append(group)
@@ -174,7 +176,7 @@ def load_aware(
         codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
     # Copies: the columns of the table change, and details may be asked for later.
     ages, flights = nodes.ages(), [np.zeros((0, 0), np.int64)] * 2
-    if in_flight and (codes != PASSES).any():
+    if in_flight and groups:
         flights = [nodes.in_flight_usage(prod=prod).copy("F") for prod in (False, True)]
 
     def detail(position: int) -> str:
@@ -202,13 +204,16 @@ def _rules(
         )
         by_usage.setdefault((limits.own.usage, limits.of_all.usage), {})[code] = limits
     for by_code in by_usage.values():
-        positions = np.arange(len(nodes))
+        positions, part = np.arange(len(nodes)), nodes
         if len(by_usage) > 1:
             positions = np.flatnonzero(np.isin(codes, [*by_code]))
+            part = nodes.among(positions)
         if any(limits.own.are_any for limits in by_code.values()):
-            part, row_of = nodes.among(positions), np.zeros(len(texts), np.intp)
-            row_of[[*by_code]] = np.arange(len(by_code))
-            rows = row_of[codes[positions]] if len(by_code) > 1 else slice(1)
+            rows: Rows = slice(1)
+            if len(by_code) > 1:
+                row_of = np.zeros(len(texts), np.intp)
+                row_of[[*by_code]] = np.arange(len(by_code))
+                rows = row_of[codes[positions]]
             yield positions, _rule(part, args, [*by_code.values()], rows, in_flight=in_flight)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
-from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import (
     MOST_REJECTED,
@@ -22,7 +22,7 @@ from pipeline.processors.descheduling.landing import (
     Landing,
     Rejected,
 )
-from pipeline.processors.descheduling.node_fit import FitSimulator
+from pipeline.processors.descheduling.node_fit import FitSimulator, first_false
 from pipeline.processors.scorers.scorer import PodDemand
 
 COMPARED_TARGETS: Final = 64
@@ -55,7 +55,9 @@ class ExtenderLanding:
     ) -> None:
         self._decisions, self._nodes, self._pods = decisions, nodes, pods
         self._fit = FitSimulator(nodes, pods)
-        self._now = now
+        self._cluster = decisions.candidates(nodes.names, now)
+        self._places = self._cluster.positions
+        self._read = set[bool]()
         self._demands: dict[int, PodDemand] = {}
         self._columns = [nodes.resources.index(name) for name in _USED]
         self._arrivals = ArrivalChanges()
@@ -74,62 +76,56 @@ class ExtenderLanding:
         """Choose one of the targets for a pod; the first of them are compared first."""
         for arrival, count in self._arrivals.since_last(arrivals):
             self._add(arrival, count)
-        rejected: list[Rejected] = []
+        rejected: tuple[Rejected, ...] = ()
         rejections = first = 0
-        is_refused = self._fit.is_refused(pod)[targets]
         while first < len(targets):
             if rejections >= MOST_REJECTED:
                 # Nodes that no pod like this may run on stay the coolest: they are passed over.
-                blocks = _first_false(is_refused[first:]) // COMPARED_TARGETS
+                is_refused = self._fit.is_refused(pod)[targets[first:]]
+                blocks = first_false(is_refused) // COMPARED_TARGETS
                 rejections += blocks * COMPARED_TARGETS
                 first += blocks * COMPARED_TARGETS
             compared = targets[first : first + COMPARED_TARGETS]
             first += COMPARED_TARGETS
-            reasons = self._fit.objections(pod, compared, arrivals)
-            feasible, unfit = [], []
-            for node, reason in zip(compared.tolist(), reasons, strict=True):
-                if reason is None:
-                    feasible.append(node)
-                else:
-                    unfit.append(Rejected(node, reason))
-            best, refused, count = self._best(pod, feasible)
-            rejections += len(unfit) + count
-            rejected = [*rejected, *unfit, *refused][:MOST_REJECTED]
+            is_unfit = self._fit.refused(pod, compared, arrivals)
+            if is_unfit.any():
+                unfit, compared = compared[is_unfit], compared[~is_unfit]
+                rejected += self._fit.rejected(pod, unfit)
+                rejections += len(unfit)
+            best, refused, count = self._best(pod, compared)
+            rejections += count
+            rejected = (*rejected, *refused)[:MOST_REJECTED]
             if best is not None:
-                return Landing(*best, tuple(rejected), rejections)
-        return Landing(None, None, tuple(rejected), rejections)
+                return Landing(*best, rejected, rejections)
+        return Landing(None, None, rejected, rejections)
 
     def _best(
-        self, pod: int, nodes: Sequence[int]
+        self, pod: int, nodes: IntArray
     ) -> tuple[tuple[int, int] | None, list[Rejected], int]:
         """The node with the highest score and its score, None if all refuse the pod, and the nodes
         that refuse it. Of equal scores the first of `nodes` counts."""
-        if not nodes:
+        if not len(nodes):
             return None, [], 0
-        names = [self._nodes.names[node] for node in nodes]
-        candidates = self._decisions.candidates(names, self._now)
-        candidates = self._with_arrivals(candidates, nodes)
         demand = self._demand(pod)
+        candidates = self._with_arrivals(self._cluster.in_order(self._places[nodes]), nodes)
         refusals = self._decisions.refusals(candidates, demand)
-        passes = np.flatnonzero(~refusals.is_refused)
-        of_node = refusals.take(candidates.positions)
-        refused = np.flatnonzero(of_node.is_refused).tolist()
+        is_refused = candidates.in_requested_order(refusals.is_refused)
+        refused = np.flatnonzero(is_refused)
         reasons = [
-            Rejected(nodes[position], of_node.detail(position))
-            for position in refused[:MOST_REJECTED]
+            Rejected(int(nodes[index]), refusals.detail(int(candidates.positions[index])))
+            for index in refused[:MOST_REJECTED].tolist()
         ]
-        if not len(passes):
+        if len(refused) == len(nodes):
             return None, reasons, len(refused)
-        scores = self._decisions.scores(candidates.among(passes), demand).percent
+        part = candidates.among(np.flatnonzero(~refusals.is_refused))
+        scores = self._decisions.scores(part, demand).percent
         best = int(scores.argmax())
-        node = nodes[int(np.flatnonzero(~of_node.is_refused)[best])]
+        node = int(nodes[~is_refused][best])
         return (node, int(scores[best])), reasons, len(refused)
 
-    def _with_arrivals(self, part: CandidateNodes, nodes: Sequence[int]) -> CandidateNodes:
+    def _with_arrivals(self, part: CandidateNodes, nodes: IntArray) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
-        # In the order of `part`.
-        here = np.empty(len(nodes), np.intp)
-        here[part.positions] = nodes
+        here = nodes[part.order]
         amounts = self._amounts[here]
         if not (amounts.any() or self._used[here].any()):
             return part
@@ -144,7 +140,7 @@ class ExtenderLanding:
         """Count an arrival (1), or count it no longer (-1)."""
         pod, node = arrival
         demand = self._demand(pod)
-        self._amounts[node] += [count * demand.counted[name] for name in self._names]
+        self._amounts[node] += count * np.fromiter(demand.counted.values(), np.int64)
         used = count * self._pods.expected[pod, self._columns]
         self._used[node] += used
         if demand.is_prod:
@@ -152,10 +148,9 @@ class ExtenderLanding:
 
     def _demand(self, pod: int) -> PodDemand:
         if pod not in self._demands:
-            self._demands[pod] = self._decisions.demand(self._pods.records[pod])
+            demand = self._demands[pod] = self._decisions.demand(self._pods.records[pod])
+            if demand.is_prod not in self._read:
+                # Parts of the nodes share what is read and compared once of all.
+                self._read.add(demand.is_prod)
+                self._decisions.refusals(self._cluster, demand)
         return self._demands[pod]
-
-
-def _first_false(values: BoolArray) -> int:
-    """The position of the first False, the length if there is none."""
-    return len(values) if values.all() else int(values.argmin())

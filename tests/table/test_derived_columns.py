@@ -11,7 +11,7 @@ from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.processors.arrays import FloatArray
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
-from tests.table.records import NOW, ROOM, any_pod, running
+from tests.table.records import NOW, ROOM, any_pod, node_state, running
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -132,3 +132,29 @@ def test_lower_sums_hold_in_parts_and_add_up() -> None:
     fresh = whole.reduced(fewer, {}).among(np.array([1]))
     assert fresh.counted("pods").tolist() == [3]
     assert fresh.reduced(fewer[:1], {}).counted("pods").tolist() == [2]
+
+
+def test_lower_usage_is_not_that_of_the_whole_whenever_it_is_read() -> None:
+    table = Table()
+    for name, cores in (("a", 1.0), ("b", 2.0)):
+        table.put_node(node(name))
+        table.put_state(node_state(name, cpu=cores))
+    whole = CandidateNodes(table, ("b", "a"), NOW)
+    part = whole.in_order(np.array([0]))
+    fewer = np.zeros((1, len(whole.counted_names)), np.int64)
+    less = part.reduced(fewer, {"cpu": np.array([250.0])})
+    assert whole.usage("usage", ["cpu"]).T.tolist() == [[1000.0, 2000.0]]
+    assert part.usage("usage", ["cpu"]).T.tolist() == [[1000.0]]
+    assert less.usage("usage", ["cpu"]).T.tolist() == [[750.0]]
+    assert less.among(np.array([0])).usage("usage", ["cpu"]).T.tolist() == [[750.0]]
+
+
+def test_nodes_can_be_asked_for_in_another_order() -> None:
+    table = Table()
+    for name in ("a", "b", "c", "d"):
+        table.put_node(node(name))
+    whole = CandidateNodes(table, ("d", "b", "c", "a"), NOW)
+    part = whole.in_order(whole.positions[[2, 0, 1]])
+    assert [*part.requested] == ["c", "d", "b"]
+    assert [*part.names] == ["b", "c", "d"]
+    assert part.in_requested_order(np.array([*part.names])).tolist() == ["c", "d", "b"]

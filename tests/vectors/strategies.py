@@ -650,7 +650,7 @@ def _capacity(case: Case) -> object:
     fit = FitSimulator(nodes, columns)
     target = int(nodes.names.index("t"))
     fits = fit.land(0, np.array([target]), []).node is not None
-    fit.objections(0, np.array([target]), [Arrival(0, target)] if fits else [])
+    fit.refused(0, np.array([target]), [Arrival(0, target)] if fits else [])
     left = dict(zip(nodes.resources, fit.free[target].tolist(), strict=True))
     return {"fits": fits, "left": {name: left[name] for name in case["remaining"]}}
 

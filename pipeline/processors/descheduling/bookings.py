@@ -112,8 +112,8 @@ class Bookings:
         heat = heat[targets]
         if len(targets) > SORTED_TARGETS:
             coolest = np.argpartition(heat, SORTED_TARGETS)
-            targets, heat = targets[coolest], heat[coolest]
-        order = np.lexsort((self._nodes.by_name[targets[:SORTED_TARGETS]], heat[:SORTED_TARGETS]))
+            targets, heat = targets[coolest], heat[coolest[:SORTED_TARGETS]]
+        order = np.lexsort((self._nodes.by_name[targets[:SORTED_TARGETS]], heat))
         return np.concatenate([targets[order], targets[SORTED_TARGETS:]])
 
     def _add(self, pod: int, node: int, sign: float) -> None:

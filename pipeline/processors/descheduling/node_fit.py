@@ -150,45 +150,54 @@ class FitSimulator:
 
     def land(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> Landing:
         """The first of the targets that could run the pod."""
-        reasons = self.objections(pod, targets, arrivals)
-        count = next((i for i, reason in enumerate(reasons) if reason is None), len(reasons))
-        rejected = tuple(
-            Rejected(node, reason or "")
-            for node, reason in zip(targets[:count].tolist(), reasons[:MOST_REJECTED], strict=False)
-        )
+        refused = self.refused(pod, targets, arrivals)
+        count = first_false(refused)
+        rejected = self.rejected(pod, targets[:count])
         node = int(targets[count]) if count < len(targets) else None
         return Landing(node, None, rejected, count)
 
-    def objections(
-        self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]
-    ) -> list[str | None]:
-        """Why each of the targets could not run the pod beside these arrivals; None if it could."""
+    def refused(self, pod: int, targets: IntArray, arrivals: Sequence[Arrival]) -> BoolArray:
+        """Which of the targets could not run the pod beside these arrivals."""
         for arrival, count in self._arrivals.since_last(arrivals):
             self.free[arrival.node] -= count * self._pods.requests[arrival.pod]
-        nodes, record, wanted = self._nodes, self._pods.records[pod], self._pods.requests[pod]
-        # NaN: what a node has of a resource is unknown, so nothing of it is promised.
-        is_short = (wanted > 0) & ~(wanted <= self.free[targets])
-        first_short = np.where(is_short.any(axis=1), is_short.argmax(axis=1), -1)
-        placement = self._placement(record)
-        reasons: list[str | None] = []
-        for node, short, cordoned in zip(
-            targets.tolist(), first_short.tolist(), nodes.is_cordoned[targets].tolist(),
-            strict=True,
-        ):  # fmt: skip
-            if cordoned:
-                reasons.append("the node is cordoned")
-            elif short >= 0:
-                name = nodes.resources[short]
-                reasons.append(f"requests of {name} exceed what is left of allocatable")
-            else:
-                if node not in placement.objections:
-                    reason = placement_objection(
-                        record, nodes.names[node], nodes.labels[node], nodes.taints[node]
-                    )
-                    placement.objections[node] = reason
-                    placement.is_refused[node] = reason is not None
-                reasons.append(placement.objections[node])
-        return reasons
+        refused: BoolArray = self._nodes.is_cordoned[targets] | self._short(pod, targets).any(
+            axis=1
+        )
+        placement = self._placement(self._pods.records[pod])
+        new = ~(refused | placement.is_asked[targets])
+        if new.any():
+            for node in targets[new].tolist():
+                placement.is_asked[node] = True
+                placement.is_refused[node] = self._placement_objection(pod, node) is not None
+        return refused | placement.is_refused[targets]
+
+    def rejected(self, pod: int, refused: IntArray) -> tuple[Rejected, ...]:
+        """Why the first of the nodes that were `refused` last could not run the pod."""
+        return tuple(
+            Rejected(node, self._objection(pod, node)) for node in refused[:MOST_REJECTED].tolist()
+        )
+
+    def _objection(self, pod: int, node: int) -> str:
+        if self._nodes.is_cordoned[node]:
+            return "the node is cordoned"
+        short = self._short(pod, np.array([node]))[0]
+        if short.any():
+            name = self._nodes.resources[int(short.argmax())]
+            return f"requests of {name} exceed what is left of allocatable"
+        return self._placement_objection(pod, node) or ""
+
+    def _short(self, pod: int, nodes: IntArray) -> BoolArray:
+        """The resources of which nodes have too little left, (nodes, resources). NaN: what a node
+        has of a resource is unknown, so nothing of it is promised."""
+        wanted = self._pods.requests[pod]
+        short: BoolArray = (wanted > 0) & ~(wanted <= self.free[nodes])
+        return short
+
+    def _placement_objection(self, pod: int, node: int) -> str | None:
+        nodes = self._nodes
+        return placement_objection(
+            self._pods.records[pod], nodes.names[node], nodes.labels[node], nodes.taints[node]
+        )
 
     def is_refused(self, pod: int) -> BoolArray:
         """The nodes that are known to refuse the pod whatever arrives there, (nodes,)."""
@@ -198,13 +207,18 @@ class FitSimulator:
         of_node = (pod.affinity or {}).get("nodeAffinity")
         constraints = repr((pod.node_selector, of_node, pod.tolerations))
         if constraints not in self._placements:
-            self._placements[constraints] = _Placement({}, np.zeros(len(self._nodes), np.bool_))
+            self._placements[constraints] = _Placement(*np.zeros((2, len(self._nodes)), np.bool_))
         return self._placements[constraints]
 
 
 class _Placement(NamedTuple):
-    """The answers of `placement_objection` for pods of the same constraints, by node; `is_refused`
-    (nodes,) is False where it was not asked."""
+    """The nodes for which `placement_objection` was asked about pods of the same constraints, and
+    those that refuse them, (nodes,)."""
 
-    objections: dict[int, str | None]
+    is_asked: BoolArray
     is_refused: BoolArray
+
+
+def first_false(values: BoolArray) -> int:
+    """The position of the first False, the length if there is none."""
+    return len(values) if values.all() else int(values.argmin())

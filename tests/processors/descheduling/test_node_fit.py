@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
-from pipeline.processors.descheduling.landing import Arrival
+from pipeline.processors.descheduling.landing import MOST_REJECTED, Arrival, Rejected
 from pipeline.processors.descheduling.node_fit import FitSimulator, placement_objection
 from pipeline.processors.descheduling.pod_order import pod_ranks
 from pipeline.topics.nodes import Taint
@@ -85,5 +85,12 @@ def test_many_targets_are_judged_as_one_by_one(
             elif amounts[number, 0] > 0 and not amounts[number, 0] <= free:
                 objection = "requests of cpu exceed what is left of allocatable"
             expected.append(objection)
-        assert fit.objections(number, asked, arrivals) == expected
+        is_refused = fit.refused(number, asked, arrivals)
+        assert is_refused.tolist() == [reason is not None for reason in expected]
+        reasons = [
+            Rejected(node, reason)
+            for node, reason in zip(asked.tolist(), expected, strict=True)
+            if reason is not None
+        ]
+        assert fit.rejected(number, asked[is_refused]) == (*reasons[:MOST_REJECTED],)
         arrivals.append(Arrival(number, data.draw(place)))

@@ -125,11 +125,12 @@ class Node:
 
 
 async def feed(settings: Settings, given: argparse.Namespace) -> None:
-    """Write every node's windows as time passes; prints when it is late."""
+    """Write every node's windows as time passes, to each prefix; prints when it is late."""
     nodes = [Node(number, given.pods) for number in range(given.nodes)]
     places = [partition_of(node.name, settings.kafka.partitions) for node in nodes]
     per_second = given.nodes / given.spread
-    samples, pods, late = SAMPLES.full_name(PREFIX), PODS.full_name(PREFIX), 0.0
+    topics = [(SAMPLES.full_name(each), PODS.full_name(each)) for each in given.prefixes]
+    late = 0.0
     print("fed", flush=True)
     async with log_producer(client_options(settings.kafka)) as output:
         first_ms = int(time.time() * 1000) // WINDOW_MS * WINDOW_MS
@@ -141,9 +142,11 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
                 due = min(int((time.time() - end_ms / 1000) * per_second) + 1, given.nodes)
                 waiting: dict[tuple[str, int], list[Keyed]] = defaultdict(list)
                 for at in range(done, due):
-                    waiting[pods, places[at]] += nodes[at].churn(given.churn)
+                    replaced = nodes[at].churn(given.churn)
                     record = Keyed(nodes[at].name.encode(), nodes[at].sample(sequence, end_ms))
-                    waiting[samples, places[at]].append(record)
+                    for samples, pods in topics:
+                        waiting[pods, places[at]] += replaced
+                        waiting[samples, places[at]].append(record)
                 sends = (output.append(*place, records) for place, records in waiting.items())
                 await asyncio.gather(*sends)
                 done = due
@@ -157,7 +160,8 @@ async def feed(settings: Settings, given: argparse.Namespace) -> None:
 def feeder(broker: str, given: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
     """The feeder as a process of its own."""
     arguments = ("--feed", broker, "--nodes", str(given.nodes), "--pods", str(given.pods),
-                 "--spread", str(given.spread), "--churn", str(given.churn))  # fmt: skip
+                 "--spread", str(given.spread), "--churn", str(given.churn),
+                 "--prefixes", *given.prefixes)  # fmt: skip
     path = os.pathsep.join([str(ROOT), str(ROOT / "node-exporter")])
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fleet", *arguments],
@@ -244,6 +248,7 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=30.0)
     parser.add_argument("--churn", type=float, default=0.15)
     parser.add_argument("--feed", metavar="SERVERS", help=argparse.SUPPRESS)
+    parser.add_argument("--prefixes", nargs="+", default=[PREFIX], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.feed:
         asyncio.run(feed(_settings(given.feed), given))

@@ -44,7 +44,6 @@ from pipeline.processors.model.result_records import encode_node_states, encode_
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings import Settings, load_settings
 from pipeline.topics.codec import encode_json
-from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.node_state import Counters
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_policy import Overcommit
@@ -57,9 +56,6 @@ PREFIX = "ingest"
 WINDOW_MS = 30_000
 DISTINCT = 20  # windows of usage: to make more up takes longer than to drain them
 RUN_LIMIT_SECONDS = 600
-_PERCENTS = {"cpu": 70.0, "memory": 80.0}
-HOT_NODES = HotNodePolicy(high_percent=_PERCENTS, prod_high_percent=_PERCENTS)
-"""Thresholds of the stages alone: those of the example of Koordinator."""
 
 
 def node_name(number: int) -> str:
@@ -323,8 +319,7 @@ def stages(batches: list[bytes]) -> dict[str, float]:
 def _view(node: str, uids: tuple[str, ...]) -> NodeObjects:
     pods = {uid: inventory.pod_record(node, uid, number) for number, uid in enumerate(uids)}
     rows = {uid: pod_row(pod) for uid, pod in pods.items()}
-    record = msgspec.structs.replace(inventory.node_record(node), hot_nodes=HOT_NODES)
-    return NodeObjects(record, rows)
+    return NodeObjects(inventory.node_record(node, hot_nodes=inventory.HOT_NODES), rows)
 
 
 def _groups(windows: list[Window]) -> list[list[Window]]:

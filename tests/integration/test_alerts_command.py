@@ -49,10 +49,11 @@ def test_watch_follows_the_alerts_until_a_signal(
                     fresh("busy", cpu=3.9, offset=offset, alerts=(opened(severity),)),
                 )
             )
-            row = ["busy", "node_cpu", severity, "10m", "91%", "70%"]
+            threshold = "85%" if severity == "critical" else "70%"
+            row = ["busy", "node_cpu", severity, "10m", "91%", threshold]
             assert eventually(partial(is_shown, shown, row)), shown.read_text()
-        asyncio.run(cluster.states(fresh("busy", offset=3)))
         before = said.read_text().count("no alert")
+        asyncio.run(cluster.states(fresh("busy", offset=3)))
         assert eventually(lambda: said.read_text().count("no alert") > before)
         watching.send_signal(end)
         assert watching.wait(60) == 0

@@ -83,18 +83,24 @@ class EvictionStage:
 
     def evictor(self, name: str, kubeconfig: Path, bugs: Sequence[str] = ()) -> RoleProcess:
         """An evictor in mode act, which is not started yet."""
+        more = {"evictor.evictions_per_minute": self.per_minute, "evictor.mode": "act"}
+        return self.role(name, kubeconfig, bugs, {**more, "evictor.metrics_port": 0})
+
+    def role(
+        self, name: str, kubeconfig: Path, bugs: Sequence[str], more: Mapping[str, Any],
+        flags: Sequence[str] = (),
+    ) -> RoleProcess:  # fmt: skip
+        """A role with the topics of the stage and `more` settings, which is not started yet."""
         kafka, kubernetes = self.settings.kafka, self.settings.kubernetes
         variables = {
             "kafka.bootstrap_servers": kafka.bootstrap_servers,
             "kafka.topic_prefix": kafka.topic_prefix, "kafka.partitions": kafka.partitions,
             "kubernetes.kubeconfig": kubeconfig, "kubernetes.namespace": kubernetes.namespace,
             "kubernetes.descheduler_config_name": kubernetes.descheduler_config_name,
-            "kubernetes.request_timeout_seconds": kubernetes.request_timeout_seconds,
-            "evictor.evictions_per_minute": self.per_minute, "evictor.metrics_port": 0,
-            "evictor.mode": "act",
+            "kubernetes.request_timeout_seconds": kubernetes.request_timeout_seconds, **more,
         }  # fmt: skip
         environment = {variable_name(key): str(value) for key, value in variables.items()}
-        return RoleProcess(name, [], environment, self.folder, bugs)
+        return RoleProcess(name, [*flags], environment, self.folder, bugs)
 
     async def pods(self) -> list[Object]:
         """All pods of the stage."""
@@ -108,10 +114,12 @@ class EvictionStage:
         actions = await read_records(self.settings.kafka, ACTIONS, ActionRecord)
         return [action for action, _ in actions]
 
-    async def observed(self) -> Observed:
+    async def observed(self, *, is_loop: bool = False) -> Observed:
         """What the monitor judges: the evictions in the namespaces of this stage."""
         limits = read_limits(self.configuration, self.per_minute)
-        observed = await observe(self.plane, self.settings.kafka, limits, self.since)
+        observed = await observe(
+            self.plane, self.settings.kafka, limits, self.since, is_loop=is_loop
+        )
         observed.events = [
             event for event in observed.events if event.object_ref.namespace in self.namespaces
         ]

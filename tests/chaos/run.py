@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from pipeline.kube.lease import LeaseTerms
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.kafka_cluster import BROKERS, LocalCluster, local_cluster
@@ -37,6 +39,7 @@ from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, grow
 from tests.chaos.eviction_storm import run_storm
 from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
+from tests.chaos.relief_loop import asking_plane, run_loop
 from tests.chaos.role_process import limit_files
 from tests.chaos.schedule import PROCESSES, Fault, faults
 from tests.chaos.world import NO_BUGS, Bugs, World, running_world
@@ -267,6 +270,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument(
+        "--cycles", type=int, default=2, help="of load in the closed loop, a minute and a half each"
+    )
+    parser.add_argument(
         "--logs", type=Path,
         help="folder for logs and memory.csv, by default one that a run without a problem removes",
     )  # fmt: skip
@@ -281,7 +287,9 @@ def main() -> None:
         for name in NAMESPACES:
             plane.kubectl("create", "namespace", name)
         logs = given.logs.resolve() if given.logs else Path(tempfile.mkdtemp(prefix="chaos-"))
-        (storm_logs := logs / "storm").mkdir(parents=True, exist_ok=True)
+        storm_logs, loop_logs = logs / "storm", logs / "loop"
+        for folder in (storm_logs, loop_logs):
+            folder.mkdir(parents=True, exist_ok=True)
         found = asyncio.run(
             chaos(
                 plane, cluster, logs, seed=given.seed, seconds=60 * given.minutes,
@@ -295,6 +303,11 @@ def main() -> None:
         result = asyncio.run(run_storm(plane, kafka, storm_logs, given.seed, STORM_EVICTIONS))
         write_line(f"storm: {len(result.evictions)} evictions, {sorted(result.failures)}")
         found += result.problems
+        with asking_plane() as (asking, url):
+            kafka = msgspec.structs.replace(kafka, topic_prefix="loop")
+            loop = asyncio.run(run_loop(asking, url, kafka, loop_logs, cycles=given.cycles))
+        write_line(f"loop: {len(loop.evictions)} evictions, {loop.placed_anew} pods placed anew")
+        found += [f"loop: {violation}" for violation in loop.violations]
     for problem in found:
         write_line(problem)
     if found:

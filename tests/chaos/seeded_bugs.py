@@ -22,8 +22,12 @@ from pipeline.agents.apply_windows import Applied
 from pipeline.agents.join_agent import JoinCursor
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import PartitionWindow
+from pipeline.extender import filters
+from pipeline.extender.candidate_nodes import CandidateNodes
+from pipeline.extender.refusals import Refusals
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kube.api_client import Api
+from pipeline.processors.descheduling.cool_downs import Rests
 from pipeline.processors.eviction import migration_limits
 from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
 from pipeline.topics.actions import ActionRecord
@@ -130,6 +134,22 @@ def intentions_unrecorded() -> None:
     Actions.write = write_others  # type: ignore[method-assign]
 
 
+def relieved_nodes_unmarked() -> None:
+    """The extender treats neither hot nodes nor those that a workload left as a last resort."""
+
+    def pass_all(nodes: CandidateNodes, *_: Any) -> Refusals:
+        return Refusals.none(len(nodes))
+
+    for name in ("hot", "left"):
+        setattr(filters, name, pass_all)
+
+
+def moves_forgotten() -> None:
+    """No node and no workload rests after an eviction: the planner plans again at once."""
+    Rests.of_node = lambda *_: None  # type: ignore[method-assign]
+    Rests.of_pod = lambda *_: None  # type: ignore[method-assign]
+
+
 def late_restart() -> None:
     """From its second start on, the role does nothing for longer than it may."""
     started = Path("started-before")
@@ -162,5 +182,6 @@ BUGS: Mapping[str, Callable[[], None]] = {
     "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
     "evictions_by_name": evictions_by_name, "intentions_unrecorded": intentions_unrecorded,
     "late_restart": late_restart, "leak": leak, "crash": crash,
+    "relieved_nodes_unmarked": relieved_nodes_unmarked, "moves_forgotten": moves_forgotten,
     **{f"without {name}": partial(limit_removed, name) for name in migration_limits.LIMITS},
 }  # fmt: skip

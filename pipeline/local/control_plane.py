@@ -197,10 +197,12 @@ class ControlPlane:
         }
         suffix = "" if server is None else f"-by-{server.rpartition(':')[2]}"
         path = self.folder / f"{pair.public.stem}{suffix}.kubeconfig"
-        # Atomically, because a client may be reading it.
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(document))
-        return temporary.replace(path)
+        # Atomically, because a client may be reading it, and another thread writing it.
+        with tempfile.NamedTemporaryFile(
+            "w", dir=self.folder, suffix=".part", delete=False
+        ) as temporary:
+            temporary.write(json.dumps(document))
+        return Path(temporary.name).replace(path)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, user: Path | None = None) -> str:
         """Run kubectl as the user of this kubeconfig, with `stdin` as standard input.

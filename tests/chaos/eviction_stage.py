@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import ConflictError, NotFoundError
+from pipeline.errors import ApiUnavailableError, ConflictError, NotFoundError
 from pipeline.kube.api_client import Api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import Settings, variable_name
@@ -127,14 +127,16 @@ class EvictionStage:
 
     async def clear(self) -> None:
         """Delete the objects of the stage, with pods that hold on to their nodes."""
-        for namespace in self.namespaces:
-            for kind in ("Deployment", "StatefulSet", "Pod"):
-                await self.api.delete(_PATHS[kind].format(namespace))
 
         async def are_gone() -> bool:
-            pods = await self.pods()
-            await self.let_go(pods)
-            return not pods
+            with suppress(ApiUnavailableError):  # a storm leaves the API server busy
+                for namespace in self.namespaces:
+                    for kind in ("Deployment", "StatefulSet", "Pod"):
+                        await self.api.delete(_PATHS[kind].format(namespace))
+                pods = await self.pods()
+                await self.let_go(pods)
+                return not pods
+            return False
 
         await until(are_gone, 120)
 

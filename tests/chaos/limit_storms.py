@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaProducer
 
 from pipeline.kafka.client import client_options
-from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import Api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
@@ -92,7 +91,6 @@ class LimitRun:
     async def prepare(self) -> None:
         """Create nodes and pods; return when all pods run, and no replacement can."""
         stage, labels = self.stage, {"storm": self.name}
-        await apply_topics(stage.settings.kafka)
         await stage.create(*(node(name, labels=labels) for name in self.nodes), *self._pods())
         await until(self._are_running, 120)
         for name in self.nodes:

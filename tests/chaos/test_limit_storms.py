@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.clock import SystemClock
+from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
@@ -37,6 +38,7 @@ async def run_all(
     ):
         for number, (name, (storm, bugs)) in enumerate(storms.items()):
             stage = stage_of(plane, api, broker, folder, number, storm)
+            await apply_topics(stage.settings.kafka)
             run = LimitRun(stage, storm, name.lower().replace(" ", "-"))
             tasks[name] = group.create_task(run_storm(run, bugs, all_ready))
     return {name: task.result() for name, task in tasks.items()}

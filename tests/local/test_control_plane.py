@@ -111,10 +111,13 @@ def test_kubeconfig_can_have_another_server(plane: ControlPlane) -> None:
 
 def test_kubeconfig_is_written_atomically(plane: ControlPlane) -> None:
     path = plane.kubeconfig()
-    with ThreadPoolExecutor(1) as others:
-        written = others.submit(lambda: [plane.kubeconfig() for _ in range(1000)])
-        while not written.done():
+    with ThreadPoolExecutor(2) as others:
+        written = [
+            others.submit(lambda: [plane.kubeconfig() for _ in range(500)]) for _ in range(2)
+        ]
+        while not all(each.done() for each in written):
             assert json.loads(path.read_text())["kind"] == "Config"
+        assert [len(each.result()) for each in written] == [500, 500]
 
 
 def test_kubectl_leaves_nothing_in_the_home_directory(

@@ -64,7 +64,7 @@ class FakeApi:
         if method == "GET":
             return msgspec.json.encode(before)
         if isinstance(body, dict):
-            return self.put(name, **_merged(before, body))
+            return self.put(name, **merged(before, body))
         return self.put(name, **_patched(before, body))
 
 
@@ -85,14 +85,14 @@ def _patched(before: Any, patch: Any) -> Any:
     return patched
 
 
-def _merged(before: Any, patch: Any) -> Any:
+def merged(before: Any, patch: Any) -> Any:
     """Apply a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
-    merged = dict(before) if isinstance(before, dict) else {}
+    result = copy.deepcopy(before) if isinstance(before, dict) else {}
     for key, value in patch.items():
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
+            result[key] = merged(result.get(key), value)
+    return result

@@ -1,7 +1,6 @@
 """An evictor and the PodMigrationJobs of a simulated cluster."""
 
 import asyncio
-import copy
 import json
 from collections.abc import Callable
 from random import Random
@@ -26,6 +25,7 @@ from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
+from tests.actuators.fake_api import merged
 from tests.actuators.simulated_cluster import STOP, SimulatedCluster, SimulatedPod
 
 Object = dict[str, Any]
@@ -52,7 +52,7 @@ class ClusterWithJobs(SimulatedCluster):
             created = format_time(self.clock.now())
             metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}
             before = {"metadata": metadata}
-        job = _merged(before, changes)
+        job = merged(before, changes)
         self._version += 1
         job["metadata"]["resourceVersion"] = str(self._version)
         self.jobs[name] = job
@@ -92,18 +92,6 @@ class ClusterWithJobs(SimulatedCluster):
         # Status and the rest are written each by its own way.
         part = "status" if path.endswith("/status") else "spec"
         return self.put(name, {part: body[part]})
-
-
-def _merged(before: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
-    merged = copy.deepcopy(before) if isinstance(before, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
 
 
 class Log(list[ActionRecord]):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import RecordError
 from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions, FilterResult
 from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
@@ -101,6 +102,18 @@ def test_few_departures_are_remembered_however_many_there_are() -> None:
     assert len(left) == 10_000
     left.take(evicted("b", at=LATER), LATER, LATER)
     assert len(left) == 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [evicted("x" * 513), evicted("a", "x" * 513), evicted("a", workload="x" * 513)],
+    ids=["node", "uid", "workload"],
+)
+def test_no_long_name_is_remembered(record: bytes) -> None:
+    left = LeftNodes()
+    with pytest.raises(RecordError, match="513 characters"):
+        left.take(record, NOW, NOW)
+    assert len(left) == 0
 
 
 # -- what is refused

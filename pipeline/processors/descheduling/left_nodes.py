@@ -13,6 +13,7 @@ from pipeline.processors.descheduling.remembered_moves import EVICTED
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
+from pipeline.topics.eviction_plans import LONGEST_NAME
 
 _EVICTOR: Final = "evictor"
 _MOST_PODS: Final = 10_000
@@ -48,6 +49,10 @@ class LeftNodes:
         action = decode_json(ActionRecord, value)
         if action.actuator != _EVICTOR or not action.workload or action.waiting:
             return False
+        for text in (action.node, action.workload, *filter(None, action.before.values())):
+            if len(text) > LONGEST_NAME:
+                reason = f"a name has {len(text)} characters, more than {LONGEST_NAME}"
+                raise InvalidRecordError(reason)
         try:
             at = min(max(parse_time(action.at), appended_at), now)
         except ValueError as error:

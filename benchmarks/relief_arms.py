@@ -26,6 +26,7 @@ from pipeline.table import FeedState
 from pipeline.table.node_pods import NodePods
 from pipeline.times import format_time, parse_time
 from pipeline.topics.actions import ActionRecord
+from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 
 _HIGH: Final = np.array([HIGH[name] for name in RESOURCES])
@@ -56,7 +57,8 @@ class Nothing:
 class Springtide:
     """The product's planner, in rounds after each window; an evictor carries out its plans.
 
-    Plans go to the evictor, and evictions to the planner's memory, as records without Kafka.
+    Plans go to the evictor, and evictions to the planner's memory and the extender, as records
+    without Kafka.
     """
 
     def __init__(self, policy: ReliefPolicy = _USUAL) -> None:
@@ -116,6 +118,7 @@ class Springtide:
                     plan=plan.id, workload=pod.workload,
                 )  # fmt: skip
                 self._memory.take_action(action, now)
+                cluster.left.take(encode_json(action), now, now)
             if waiting:
                 self._plans.append(plan)
 

@@ -19,6 +19,7 @@ from pipeline.agents.partition_models import ModelRules, PartitionModels, Partit
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.processors.eviction.migration_limits import (
     Candidate,
     Eviction,
@@ -148,7 +149,8 @@ class Cluster:
         self.window = 0
         rules = rules_of(ExtenderSettings(mode="act"))
         self.table = Table(counting=rules.counting, pod_windows=60)
-        self.decisions = Decisions(self.table, rules)
+        self.left = LeftNodes()
+        self.decisions = Decisions(self.table, rules, self.left)
         self.pods: dict[str, Pod] = {}
         self.pending: dict[int, tuple[int, Pod]] = {}
         self.evictions: list[Eviction] = []

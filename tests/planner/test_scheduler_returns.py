@@ -12,12 +12,8 @@ import pytest
 from benchmarks.relief_arms import Springtide
 from benchmarks.simulated_cluster import Cluster, Load, Scenario
 from benchmarks.usage_series import Demand
-from pipeline.extender.decisions import Decisions
 from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
 from pipeline.processors.descheduling.left_nodes import LeftNodes
-from pipeline.times import format_time
-from pipeline.topics.actions import ActionRecord
-from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import PodRecord
 from tests.planner.test_closed_loop import CAPACITY, NODES, PODS, POLICY, WINDOWS
 
@@ -40,20 +36,9 @@ class Placing(Cluster):
 
     def __init__(self, seed: int, *, is_read: bool) -> None:
         super().__init__(Scenario(NODES, PODS, warm_up_hours=0), load_of(seed), POLICY, seed)
-        self.left, self.is_read = LeftNodes(), is_read
-        self.decisions = Decisions(self.table, self.decisions.rules, self.left)
+        if not is_read:
+            self.left = LeftNodes()
         self.returned: list[tuple[str, str, bool]] = []
-
-    def evict(self, uid: str, now: float) -> None:
-        """Ask a pod to leave; the extender reads what the evictor records."""
-        super().evict(uid, now)
-        pod, at = self.evictions[-1].pod, format_time(now)
-        action = ActionRecord(
-            node=pod.node, at=at, actuator="evictor", action="evict", outcome="done", why="",
-            before={pod.name: uid}, plan="1", workload=str(pod.workload),
-        )  # fmt: skip
-        if self.is_read:
-            self.left.take(encode_json(action), now, now)
 
     def _choose_node(self, record: PodRecord) -> str | None:
         node = super()._choose_node(record)

@@ -108,18 +108,28 @@ def measure(pids: dict[str, int], seconds: float) -> dict[str, tuple[Cost, Cost]
     return {name: (before[name], cost(pid)) for name, pid in pids.items()}
 
 
+COST_HEAD = f"{'':16}{'CPU %':>8}{'user %':>8}{'sys %':>8}{'RSS MiB':>9}{'peak':>7}"
+
+
+def cost_row(name: str, before: Cost, after: Cost, seconds: float) -> tuple[str, float]:
+    """The row of a process below `COST_HEAD`, and its CPU in percent of a core."""
+    user = (after.user_seconds - before.user_seconds) / seconds * 100
+    system = (after.system_seconds - before.system_seconds) / seconds * 100
+    text = (
+        f"{name:16}{user + system:8.2f}{user:8.2f}{system:8.2f}{after.resident_mib:9.1f}"
+        f"{after.peak_mib:7.1f}"
+    )
+    return text, user + system
+
+
 def report(found: dict[str, tuple[Cost, Cost]], seconds: float, pods: int) -> bool:
     """Print the table; whether the exporter is within what is no defect."""
     print(f"{pods} pods, every second, {seconds:.0f} s on {os.cpu_count()} CPUs")
-    print(f"{'':16}{'CPU %':>8}{'user %':>8}{'sys %':>8}{'RSS MiB':>9}{'peak':>7}{'ratio':>7}")
+    print(f"{COST_HEAD}{'ratio':>7}")
     naive = sum(b - a for a, b in zip(*(c[:2] for c in found["naive reader"]), strict=True))
     for name, (before, after) in found.items():
-        user = (after.user_seconds - before.user_seconds) / seconds * 100
-        system = (after.system_seconds - before.system_seconds) / seconds * 100
-        print(
-            f"{name:16}{user + system:8.2f}{user:8.2f}{system:8.2f}{after.resident_mib:9.1f}"
-            f"{after.peak_mib:7.1f}{(user + system) * seconds / 100 / naive:7.2f}"
-        )
+        row, percent = cost_row(name, before, after, seconds)
+        print(f"{row}{percent * seconds / 100 / naive:7.2f}")
     before, after = found["exporter"]
     used = sum(after[:2]) - sum(before[:2])
     percent = used / seconds * 100

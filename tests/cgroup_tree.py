@@ -1,7 +1,7 @@
-"""Real cgroups (v1) with real processes in them, made and removed for a test.
+"""Real cgroups with real processes in them, made and removed for a test.
 
-A tree lies below a directory of its own in each controller, so that tests, a demo and a real
-kubelet on one machine do not meet.
+A tree lies below a directory of its own in each controller (v1) or in the single hierarchy (v2, in
+the guest of `tests.guest`), so that tests, a demo and a real kubelet on one machine do not meet.
 """
 
 import os
@@ -16,6 +16,7 @@ from pipeline.local.process_guard import die_with_parent
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct", "memory")
+V2_CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 
 
 class CgroupTree:
@@ -69,6 +70,38 @@ class CgroupTree:
         self.remove()
 
 
+class CgroupV2Tree(CgroupTree):
+    """A tree below `<name>` in the single hierarchy; each parent enables all controllers.
+
+    Only a cgroup without children may have processes: run those of a pod in a container.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, ("",))
+
+    def make(self, relative: str) -> None:
+        super().make(relative)
+        for parent in reversed(self.path(relative).parents):
+            if parent.is_relative_to(CGROUP_ROOT):
+                names = (parent / "cgroup.controllers").read_text().split()
+                enable = " ".join(f"+{name}" for name in names if name in V2_CONTROLLERS)
+                (parent / "cgroup.subtree_control").write_text(enable)
+
+    def path(self, relative: str = "") -> Path:
+        return self.directory("", relative)
+
+    def set(self, relative: str, file: str, value: object) -> None:
+        self.write("", relative, file, value)
+
+    def read(self, relative: str, file: str) -> str:
+        return (self.path(relative) / file).read_text()
+
+    def fields(self, relative: str, file: str) -> dict[str, int]:
+        """A file of lines with a key and a number, such as cpu.stat."""
+        lines = (line.split() for line in self.read(relative, file).splitlines())
+        return {key: int(value) for key, value in lines}
+
+
 def _remove_directory(directory: Path) -> None:
     for _ in range(1500):
         try:
@@ -89,6 +122,17 @@ def _remove_directory(directory: Path) -> None:
 def cgroup_tree(name: str, controllers: Sequence[str] = CONTROLLERS) -> Iterator[CgroupTree]:
     """A tree named after `name` and this process, removed at the end with all that runs in it."""
     tree = CgroupTree(f"springtide-test-{name}-{os.getpid()}", controllers)
+    try:
+        tree.make("")
+        yield tree
+    finally:
+        tree.close()
+
+
+@contextmanager
+def cgroup_v2_tree(name: str) -> Iterator[CgroupV2Tree]:
+    """A tree of v2 named after `name`, removed at the end with all that runs in it."""
+    tree = CgroupV2Tree(f"springtide-test-{name}")
     try:
         tree.make("")
         yield tree

@@ -1,8 +1,9 @@
 """What this machine offers to tests; a pytest plugin that names what it could not run, and why.
 
 Tests marked `cgroups` make real cgroups. Where that is impossible they are skipped with the reason;
-with REQUIRE_CGROUPS=1 they are errors, for machines that must have them. (No SPRINGTIDE_ before it:
-every role would call it an unknown setting.)
+with REQUIRE_CGROUPS=1 they are errors, for machines that must have them. The same holds for tests
+marked `guest`, their virtual machine, and REQUIRE_GUEST=1. (No SPRINGTIDE_ before the variables:
+every role would call them unknown settings.)
 """
 
 import os
@@ -18,7 +19,8 @@ from pipeline.errors import ControlPlaneBuildError
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 # `unified` is cgroup v2 beside v1: pressure of a pod is read there.
 HIERARCHIES = ("cpu", "cpuacct", "memory", "unified")
-REQUIRE = "REQUIRE_CGROUPS"
+REQUIRE_CGROUPS = "REQUIRE_CGROUPS"
+REQUIRE_GUEST = "REQUIRE_GUEST"
 
 
 def why_no_cgroups(root: Path) -> str | None:
@@ -40,20 +42,10 @@ def why_no_cgroups(root: Path) -> str | None:
 
 def fake_only(root: Path) -> list[str]:
     """Features that this machine lacks, so that only tests with fake trees have seen them."""
-    found = []
-    controllers = [
-        word
-        for file in (root / "cgroup.controllers", root / "unified" / "cgroup.controllers")
-        if file.is_file()
-        for word in file.read_text().split()
-    ]
-    if not {"cpu", "memory"} <= set(controllers):
-        offered = ", ".join(controllers) or "none"
-        found.append(f"cpu and memory of cgroup v2 (its controllers here: {offered})")
     stats = "memory.idle_page_stats"
-    if not any((root / folder / stats).is_file() for folder in ("memory", "")):
-        found.append(f"hot page cache (a kernel without kidled: no {stats})")
-    return found
+    if any((root / folder / stats).is_file() for folder in ("memory", "")):
+        return []
+    return [f"hot page cache (a kernel without kidled: no {stats})"]
 
 
 @cache
@@ -61,10 +53,11 @@ def _why_no_cgroups() -> str | None:
     return why_no_cgroups(CGROUP_ROOT)
 
 
-def not_here(why: str) -> NoReturn:
-    """Skip the test with this reason; where the machine must have what it needs, fail it."""
-    if os.environ.get(REQUIRE) == "1":
-        pytest.fail(f"{why}, and {REQUIRE}=1 says that this machine must have them", pytrace=False)
+def not_here(why: str, require: str = REQUIRE_CGROUPS) -> NoReturn:
+    """Skip the test with this reason; where the variable `require` says that the machine must have
+    what it needs, fail it."""
+    if os.environ.get(require) == "1":
+        pytest.fail(f"{why}, and {require}=1 says that this machine must have them", pytrace=False)
     pytest.skip(why)
 
 

@@ -1,5 +1,6 @@
 """What a run says about what it could not run. (Plain folders stand for cgroup hierarchies.)"""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,6 @@ def fake_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in machine.HIERARCHIES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "cgroup.procs").touch()
-    (tmp_path / "unified" / "cgroup.controllers").write_text("cpuset cpu io memory\n")
     (tmp_path / "memory" / "memory.idle_page_stats").touch()
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return tmp_path
@@ -70,18 +70,13 @@ def test_unwritable_hierarchy_is_reported(fake_root: Path) -> None:
     assert why == f"no cgroup can be made in {fake_root / 'cpu'}: Read-only file system"
 
 
-def test_controllers_are_reported(fake_root: Path) -> None:
-    (fake_root / "unified" / "cgroup.controllers").write_text("hugetlb cpu\n")
-    assert machine.fake_only(fake_root) == [
-        "cpu and memory of cgroup v2 (its controllers here: hugetlb, cpu)"
-    ]
-
-
 def test_tests_that_create_cgroups_are_marked(project: Path) -> None:
     texts = {path: path.read_text() for path in (project / "tests").rglob("test_*.py")}
-    users = {path for path, text in texts.items() if "from tests.cgroup_tree import" in text}
-    assert len(users) > 3
-    assert {path for path in users if "mark.cgroups" not in texts[path]} == set()
+    for use, mark in (("cgroup_tree", "mark.cgroups"), ("cgroup_v2_tree", "mark.guest")):
+        imported = rf"from tests\.cgroup_tree import [^\n]*\b{use}\b"
+        users = {path for path, text in texts.items() if re.search(imported, text)}
+        assert users
+        assert {path for path in users if mark not in texts[path]} == set()
 
 
 @pytest.fixture
@@ -91,7 +86,7 @@ def without(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     monkeypatch.setattr(machine, "CGROUP_ROOT", nowhere)
     monkeypatch.setattr(machine, "_why_no_cgroups", lambda: machine.why_no_cgroups(nowhere))
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.delenv(machine.REQUIRE, raising=False)
+    monkeypatch.delenv(machine.REQUIRE_CGROUPS, raising=False)
     pytester.makeini(INI)
     pytester.makepyfile(TESTS)
     return pytester
@@ -104,7 +99,6 @@ def test_tests_of_cgroups_are_skipped_with_a_reason(without: pytest.Pytester) ->
         [
             "*= not run on this machine, and why =*",
             "2 tests: * has no cgroup v1 (or hybrid) hierarchy cpu, cpuacct, memory, unified",
-            "tested on fake trees only: cpu and memory of cgroup v2 (its controllers here: none)",
             "tested on fake trees only: hot page cache (a kernel without kidled: *)",
         ]
     )
@@ -114,7 +108,7 @@ def test_tests_of_cgroups_are_skipped_with_a_reason(without: pytest.Pytester) ->
 def test_missing_required_cgroups_are_an_error(
     without: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(machine.REQUIRE, "1")
+    monkeypatch.setenv(machine.REQUIRE_CGROUPS, "1")
     ran = without.runpytest_inprocess("-p", "tests.machine")
     ran.assert_outcomes(passed=1, errors=2)
     ran.stdout.fnmatch_lines(["*REQUIRE_CGROUPS=1 says that this machine must have them*"])
@@ -122,4 +116,4 @@ def test_missing_required_cgroups_are_an_error(
 
 
 def test_continuous_integration_requires_cgroups(project: Path) -> None:
-    assert f"export {machine.REQUIRE}=1\n" in (project / ".ci/run").read_text()
+    assert f"export {machine.REQUIRE_CGROUPS}=1\n" in (project / ".ci/run").read_text()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from node_exporter.kernel.parse_files import Throttling, Traffic
+from node_exporter.kernel.parse_files import Pressure, Throttling, Traffic
 from pipeline.topics.samples import SYSTEM_TIER, Kind
 
 
@@ -32,6 +32,19 @@ class Stall(NamedTuple):
     io_full_us: int | None
 
 
+class ContainerGrowth(NamedTuple):
+    """Growth of a container's counters since it was last read; None is unknown."""
+
+    cpu_ns: int | None
+    elapsed_seconds: float | None
+    throttling: Throttling | None
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """Average number of cores in use since the previous reading."""
+        return _cores(self.cpu_ns, self.elapsed_seconds)
+
+
 class Usage(NamedTuple):
     """Usage of one entity in one collection; None is unknown."""
 
@@ -47,15 +60,21 @@ class Usage(NamedTuple):
     throttling: Throttling | None = None
     """Growth of the bandwidth counters of this cgroup since the previous reading."""
     stall: Stall | None = None
-    containers: Mapping[str, Throttling] | None = None
-    """Growth for each container of a pod, by id, since it was last read; None if not read now."""
+    containers: Mapping[str, ContainerGrowth] | None = None
+    """Growth for containers of a pod, by id; None if none was read now."""
+    pressure: tuple[Pressure, ...] | None = None
+    """Levels of CPU, memory and IO; None if not read now."""
 
     @property
     def cpu_cores(self) -> float | None:
         """Average number of cores in use since the previous reading."""
-        if self.cpu_ns is None or not self.elapsed_seconds:
-            return None
-        return self.cpu_ns / (self.elapsed_seconds * 1e9)
+        return _cores(self.cpu_ns, self.elapsed_seconds)
+
+
+def _cores(cpu_ns: int | None, elapsed_seconds: float | None) -> float | None:
+    if cpu_ns is None or not elapsed_seconds:
+        return None
+    return cpu_ns / (elapsed_seconds * 1e9)
 
 
 class Rates(NamedTuple):

@@ -21,6 +21,7 @@ import msgspec
 
 from node_exporter import exporter_metrics
 from node_exporter.collection import Collection, Usage
+from node_exporter.kernel.cgroup import PRESSURE_RESOURCES
 from pipeline.errors import SettingsError, SpringtideError, UsageError
 from pipeline.logs import get_logger
 from pipeline.settings import ExporterSettings
@@ -130,7 +131,7 @@ class LiveServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=0)  # drain() waits until the client has read
         try:
-            while line := await asyncio.wait_for(reader.readline(), _IDLE_TIMEOUT_SECONDS):
+            while line := await _next_line(reader):
                 request = msgspec.json.decode(line, type=Request)
                 await self._respond(request, writer)
         except msgspec.DecodeError as error:
@@ -154,9 +155,16 @@ class LiveServer:
         await _write(writer, {"collections": len(selected)})
 
 
+async def _next_line(reader: asyncio.StreamReader) -> bytes:
+    # `asyncio.wait_for` of Python 3.11 may swallow a cancellation.
+    async with asyncio.timeout(_IDLE_TIMEOUT_SECONDS):
+        return await reader.readline()
+
+
 async def _write(writer: asyncio.StreamWriter, record: dict[str, Any]) -> None:
     writer.write(_line(record))
-    await asyncio.wait_for(writer.drain(), WRITE_TIMEOUT_SECONDS)
+    async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+        await writer.drain()
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -189,16 +197,33 @@ def _as_usage(usage: Usage) -> dict[str, Any]:
         "memory_with_hot_page_cache_bytes": usage.memory_with_hot_page_cache_bytes,
         "periods": throttling.periods if throttling else None,
         "throttled_periods": throttling.throttled_periods if throttling else None,
+        "cpu_pressure": _as_pressure(usage, PRESSURE_RESOURCES.index("cpu")),
+        "memory_pressure": _as_pressure(usage, PRESSURE_RESOURCES.index("memory")),
         "containers": _as_containers(usage),
     }
+
+
+def _as_pressure(usage: Usage, resource: int) -> dict[str, float | None] | None:
+    """Share of the last ten seconds in which some or all tasks waited, in percent."""
+    if usage.pressure is None:
+        return None
+    some, full = usage.pressure[resource]
+    return {"some_percent": some.avg10, "full_percent": None if full is None else full.avg10}
 
 
 def _as_containers(usage: Usage) -> list[dict[str, Any]] | None:
     if usage.containers is None:
         return None
     return [
-        {"id": id, "periods": delta.periods, "throttled_periods": delta.throttled_periods}
-        for id, delta in usage.containers.items()
+        {
+            "id": id,
+            "cpu_cores": container.cpu_cores,
+            "periods": container.throttling.periods if container.throttling else None,
+            "throttled_periods": (
+                container.throttling.throttled_periods if container.throttling else None
+            ),
+        }
+        for id, container in usage.containers.items()
     ]
 
 

@@ -4,7 +4,7 @@ While the topic cannot be read, the last policy stays in force; before the first
 apply. Every node has an exporter, so each fetches rarely and lets the broker wait long.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +48,9 @@ class _Strategy(msgspec.Struct, frozen=True):
     memory_collect_policy: MemoryCollectPolicy | None = None
 
 
-class _Slo(msgspec.Struct, frozen=True):
+class StatedApplications(msgspec.Struct, frozen=True):
+    """The host applications in the spec of a NodeSLO, as they are written."""
+
     host_applications: list[dict[str, Any]] | None = msgspec.field(
         name="hostApplications", default=None
     )
@@ -59,7 +61,7 @@ class _Node(Record, frozen=True, kw_only=True):
 
     node: str
     strategy: _Strategy | None = None
-    slo: _Slo | None = None
+    slo: StatedApplications | None = None
 
 
 def node_policy(value: bytes | None) -> NodePolicy:
@@ -71,26 +73,34 @@ def node_policy(value: bytes | None) -> NodePolicy:
     if value is None:
         return NodePolicy()
     record = decode_json(_Node, value)
-    strategy, slo = record.strategy or _Strategy(), record.slo or _Slo()
+    strategy, slo = record.strategy or _Strategy(), record.slo or StatedApplications()
+    applications, refused = host_applications(slo.host_applications or ())
+    return NodePolicy(
+        report_interval_seconds=strategy.report_interval_seconds,
+        memory_collect_policy=strategy.memory_collect_policy,
+        host_applications=applications,
+        refused=refused,
+    )
+
+
+def host_applications(
+    stated: Iterable[dict[str, Any]],
+) -> tuple[tuple[HostApplication, ...], tuple[str, ...]]:
+    """The valid ones of `hostApplications` of a policy, and why others are refused."""
     applications: dict[str, HostApplication] = {}
     refused = []
-    for stated in slo.host_applications or ():
+    for written in stated:
         try:
-            application = _host_application(stated)
+            application = _host_application(written)
         except msgspec.ValidationError as error:
-            refused.append(f"{stated.get('name')!r:.100}: {error}")
+            refused.append(f"{written.get('name')!r:.100}: {error}")
             continue
         if application.name in applications or len(applications) == _HOST_APPS_MAX:
             limit = f"at most {_HOST_APPS_MAX}, each name once"
             refused.append(f"{application.name!r:.100}: {limit}")
         else:
             applications[application.name] = application
-    return NodePolicy(
-        report_interval_seconds=strategy.report_interval_seconds,
-        memory_collect_policy=strategy.memory_collect_policy,
-        host_applications=tuple(applications.values()),
-        refused=tuple(refused),
-    )
+    return tuple(applications.values()), tuple(refused)
 
 
 def _host_application(stated: dict[str, Any]) -> HostApplication:

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from node_exporter.collection import NODE, Collection, Entity, Rates, Usage
-from node_exporter.container_throttling import PodContainers
+from node_exporter.collection import (
+    NODE,
+    Collection,
+    ContainerGrowth,
+    Entity,
+    Rates,
+    Usage,
+)
+from node_exporter.container_counters import PodContainers
 from node_exporter.counter_deltas import PressureReading, all_pressure, growth, stall_growth
 from node_exporter.gauge_files import check_gauges, read_gauges
 from node_exporter.host_apps import add_host_apps, check_host_apps, host_app_path
@@ -50,7 +57,8 @@ _MAX_AGE_INTERVALS: Final = 20
 _WARN_INTERVAL_SECONDS: Final = 60.0
 # Missing files may appear: a module was loaded, a directory created.
 _REOPEN_SECONDS: Final = 60.0
-# Interval of pressure, network, disks, gauges and containers; the end of a window reads them, too.
+# Interval of pods' pressure, network, disks, gauges and of containers without a CPU limit; the end
+# of a window reads them, too.
 _SLOW_SECONDS: Final = 5.0
 
 log = get_logger(__name__)
@@ -123,9 +131,9 @@ class Sampler:
         """Read everything once for the grid point `at_ms`."""
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        slow = self._is_slow(ends_window)
         if self._clock.monotonic() - self._opened_at >= _REOPEN_SECONDS:
             self._reopen()
+        slow = self._is_slow(ends_window)
         self.failure = None
         node = self._attempt("node", errors, lambda: self._read_node(slow, dropped))
         self._attempt("pods", errors, self._update_tracked)
@@ -176,6 +184,7 @@ class Sampler:
         for tracked in self._tracked.values():
             tracked.close()
             tracked.cgroup = open_cgroup(self._layout, tracked.path)
+        self._slow_at = None  # only a slow collection opens the files of containers
 
     def _read_node(self, slow: bool, dropped: Counter[str]) -> Usage:
         at, ticks, memory = self._clock.monotonic(), self._files.ticks(), self._files.meminfo()
@@ -183,12 +192,11 @@ class Sampler:
         cpu_ns, elapsed = self._cpu_growth(cpu, self._node_previous, dropped)
         self._node_previous = cpu
         cold = self._root.cold_bytes()
-        stall = None
+        stall, pressure = None, all_pressure(self._files.pressure)
         if slow:
-            now = all_pressure(self._files.pressure)
-            self._record_feature("node_pressure", now is not None)
+            self._record_feature("node_pressure", pressure is not None)
             stall, self._node_pressure = stall_growth(
-                at, now, self._node_pressure, self._max_slow_age_seconds
+                at, pressure, self._node_pressure, self._max_slow_age_seconds
             )
         with_cache = memory.used_with_page_cache_bytes
         usage = Usage(
@@ -200,6 +208,8 @@ class Sampler:
             _hot(with_cache, cold),
             None,
             stall,
+            None,
+            pressure,
         )
         self._node_latest = Latest(at, usage)
         return usage
@@ -284,14 +294,14 @@ class Sampler:
             if previous is not None and cpu_ns is not None:
                 throttled = growth(throttling, previous.throttling)
             tracked.previous = cpu
-        stall = containers = None
+        stall = pressure = None
         if slow:
-            now = all_pressure(cgroup.pressure)
-            self._record_feature("pod_pressure", now is not None)
+            pressure = all_pressure(cgroup.pressure)
+            self._record_feature("pod_pressure", pressure is not None)
             stall, tracked.previous_pressure = stall_growth(
-                at, now, tracked.previous_pressure, self._max_slow_age_seconds
+                at, pressure, tracked.previous_pressure, self._max_slow_age_seconds
             )
-            containers = self._read_containers(tracked, errors)
+        containers = self._read_containers(tracked, at, slow, errors)
         self._record_feature("cpu", used_ns is not None)
         self._record_feature("throttling", throttling is not None)
         self._record_feature("memory", memory is not None)
@@ -304,18 +314,28 @@ class Sampler:
             hot = _hot(with_cache, cgroup.cold_bytes())
         self._record_feature("hot_page_cache", hot is not None)
         usage = Usage(
-            tracked.entity, cpu_ns, elapsed, without, with_cache, hot, throttled, stall, containers
+            tracked.entity,
+            cpu_ns,
+            elapsed,
+            without,
+            with_cache,
+            hot,
+            throttled,
+            stall,
+            containers,
+            pressure,
         )
         tracked.latest = Latest(at, usage)
         return usage
 
     def _read_containers(
-        self, tracked: _Tracked, errors: Counter[str]
-    ) -> Mapping[str, Throttling] | None:
-        if tracked.containers is None:
+        self, tracked: _Tracked, at: float, slow: bool, errors: Counter[str]
+    ) -> Mapping[str, ContainerGrowth] | None:
+        containers = tracked.containers
+        if containers is None:
             return None
         try:
-            return tracked.containers.throttling_deltas()
+            return containers.read_all(at) if slow else containers.read_limited(at)
         except KernelFileError as error:
             errors["container"] += 1
             self._warn("container", error)

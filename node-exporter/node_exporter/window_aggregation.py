@@ -181,8 +181,9 @@ class _Series:
                 values.append(value)
         if usage.throttling is not None:
             self._add_throttling("", usage.throttling)
-        for id, delta in (usage.containers or {}).items():
-            self._add_throttling(id, delta)
+        for id, container in (usage.containers or {}).items():
+            if container.throttling is not None:
+                self._add_throttling(id, container.throttling)
         if usage.stall is not None:
             self._add_stall(usage.stall)
 

@@ -32,7 +32,8 @@ async def refuse_records(output: Producer, prefix: str, topic: str, refused: Ref
     for reason, count in counts.items():
         record, error = first[reason]
         DEAD.labels(name, reason).inc(count)
-        log.warning("record refused" if count == 1 else "records refused", topic=topic,
+        log.warning("record refused" if count == 1 else "records refused",
+                    per=(topic, reason), topic=topic,
                     partition=record.partition, offset=record.offset, count=count, reason=reason,
                     error=error.message)  # fmt: skip
     letters = [

@@ -123,7 +123,8 @@ class NodeViews:
         except RecordError as error:
             # The join needs less of the record and could decode it.
             VIEWS.labels("unreadable").inc()
-            log.warning("node record is invalid, keeping the last view", node=name, error=error)
+            log.warning("node record is invalid, keeping the last view", per="view",
+                        node=name, error=error)  # fmt: skip
             return []
         view, excess = self._view(record)
         digest = hashlib.blake2b(view, digest_size=16).digest()

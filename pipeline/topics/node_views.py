@@ -33,6 +33,7 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: Effective limits of cpu and memory.
     containers: Containers with their requests and limits.
     init_containers: Init containers, likewise.
+    container_ids: Ids of started containers and sidecars by name, without the name of the runtime.
     labels: Labels of Koordinator and Springtide.
     annotations: Annotations of Koordinator and Springtide.
     cut: Whether labels, annotations and containers are left out, because the view would be too
@@ -52,6 +53,7 @@ class ViewPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: Resources = Resources()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    container_ids: dict[str, str] = msgspec.field(default_factory=dict)
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
     cut: bool = False

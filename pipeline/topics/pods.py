@@ -70,6 +70,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
     scalar_overhead: Overhead of other resources.
     containers: Containers with their requests and limits.
     init_containers: Init containers, likewise.
+    container_ids: Ids of started containers and sidecars by name, without the name of the runtime.
     node_selector: Node selector.
     affinity: Affinity.
     tolerations: Tolerations.
@@ -103,6 +104,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
     scalar_overhead: Scalars | UnsetType = UNSET
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    container_ids: dict[str, str] = msgspec.field(default_factory=dict)
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -143,6 +145,7 @@ class PodFacts(_DecodedPod, frozen=True, kw_only=True):
     namespace: str
     name: str
     qos: str = ""
+    container_ids: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class CountedPod(_DecodedPod, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from node_exporter import live_socket
-from node_exporter.collection import NODE, SYSTEM, Collection, Entity, Usage
+from node_exporter.collection import NODE, SYSTEM, Collection, ContainerGrowth, Entity, Usage
+from node_exporter.kernel.parse_files import Pressure, PressureLine, Throttling
 from node_exporter.live_socket import CLIENTS_MAX, LiveServer
 from pipeline.errors import SettingsError, UsageError
 from tests.processes import until
@@ -74,6 +75,36 @@ async def test_last_seconds_are_served_oldest_first(server: LiveServer) -> None:
     assert lines[0]["usages"][1]["memory_with_hot_page_cache_bytes"] is None
     all_lines = await send_requests(server, b'{"seconds": 1e9}\n')
     assert len(all_lines) == live_socket.RETENTION_SECONDS + 1  # at most a minute is retained
+
+
+async def test_pressure_and_containers_are_served_where_they_were_read(
+    server: LiveServer,
+) -> None:
+    levels = tuple(
+        Pressure(PressureLine(float(i), 0.0, 0.0, 0), PressureLine(i / 2, 0.0, 0.0, 0))
+        for i in (3, 2, 1)
+    )
+    pod = Usage(
+        Entity("pod", "a", "Burstable"), 5 * 10**8, 1.0, 1, 2, None, pressure=levels,
+        containers={
+            "c1": ContainerGrowth(25 * 10**7, 1.0, Throttling(10, 4, 10**6)),
+            "c2": ContainerGrowth(None, None, None),
+        },
+    )  # fmt: skip
+    server.add(Collection(START, (pod,), None))
+    server.add(collection(1, pods=1))
+    before, after, _ = await send_requests(server, b'{"seconds": 10}\n')
+    (served,) = before["usages"]
+    assert served["cpu_pressure"] == {"some_percent": 3.0, "full_percent": 1.5}
+    assert served["memory_pressure"] == {"some_percent": 2.0, "full_percent": 1.0}
+    assert served["containers"] == [
+        {"id": "c1", "cpu_cores": 0.25, "periods": 10, "throttled_periods": 4},
+        {"id": "c2", "cpu_cores": None, "periods": None, "throttled_periods": None},
+    ]
+    unread = after["usages"][1]
+    assert [unread[name] for name in ("cpu_pressure", "memory_pressure", "containers")] == [
+        None
+    ] * 3
 
 
 async def test_client_may_repeat_a_request_and_send_it_before_the_first_collection(
@@ -218,3 +249,19 @@ async def test_a_missing_folder_of_a_given_socket_is_an_error(tmp_path: Path) ->
     with pytest.raises(SettingsError, match="No such file or directory"):
         await LiveServer(tmp_path / "mistyped" / "exporter.sock", "n1").start()
     assert not await asyncio.to_thread((tmp_path / "mistyped").exists)
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_it_stops_at_once_while_a_request_arrives(tmp_path: Path, turns: int) -> None:
+    server = LiveServer(tmp_path / "exporter.sock", "n1")
+    await server.start()
+    reader, writer = await asyncio.open_unix_connection(path_of(server))
+    writer.write(b'{"seconds": 1}\n')
+    assert await asyncio.wait_for(reader.readline(), 60)
+    writer.write(b'{"seconds": 1}\n')
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    began = time.monotonic()
+    await server.stop()
+    assert time.monotonic() - began < 3
+    writer.close()

@@ -20,7 +20,7 @@ from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from tests.cgroup_tree import cgroup_tree
 from tests.machine import not_here
-from tests.processes import eventually
+from tests.processes import eventually, until
 
 pytestmark = pytest.mark.cgroups
 
@@ -124,11 +124,14 @@ async def test_process_outside_of_pods_counts_as_system_usage() -> None:
             "outside": tree.directory("cpuacct", "outside") / whole.name,
         }
 
-        async def observe(at_ms: int) -> tuple[float, float]:
-            """(system usage minus other load on this machine, usage outside of pods) in seconds."""
+        async def observe(at_ms: int, outside_seconds: float = 0) -> tuple[float, float]:
+            """(system usage minus other load on this machine, usage outside of pods) in seconds,
+            the latter at least so many: a busy machine takes longer for them."""
             sampler.collect(at_ms)
             before = {name: int(file.read_text()) for name, file in used.items()}
             await asyncio.sleep(3)
+            least = before["outside"] + outside_seconds * 1e9
+            await until(lambda: int(used["outside"].read_text()) >= least)
             system = sampler.collect(at_ms + 3000).system
             grown = {name: int(used[name].read_text()) - before[name] for name in used}
             assert system is not None
@@ -138,7 +141,7 @@ async def test_process_outside_of_pods_counts_as_system_usage() -> None:
         sampler.collect(0)
         without_process, outside_before = await observe(1000)
         tree.python("outside", "while True: pass")
-        with_process, usage = await observe(5000)
+        with_process, usage = await observe(5000, outside_seconds=1.1)
         sampler.close()
     assert outside_before == 0
     assert usage > 1
@@ -189,15 +192,27 @@ async def test_pod_reports_the_throttling_of_its_containers() -> None:
         await asyncio.sleep(3)
         last = sampler.collect(2000, ends_window=True)
         window.add(last)
+        await asyncio.sleep(1)
+        # Between two readings of all containers those with a limit are read.
+        between = sampler.collect(3000)
         tree.remove(free)
-        assert sampler.collect(3000, ends_window=True).errors == {}
+        assert sampler.collect(4000, ends_window=True).errors == {}
         sampler.close()
     usage = pod_usage(last.usages, "pair")
     assert usage.throttling is not None
     assert usage.throttling.throttled_periods == 0  # the counters of the pod exclude its containers
     # A busy machine runs the containers in fewer periods, and so throttles them in fewer.
-    throttled = {name: of.throttled_periods > 0 for name, of in (usage.containers or {}).items()}
+    containers = usage.containers or {}
+    throttled = {name: of.throttling and of.throttling.throttled_periods > 0
+                 for name, of in containers.items()}  # fmt: skip
     assert throttled == {"a1" * 32: True, "b2" * 32: False, "c3" * 32: True}
+    assert 0 < (containers["a1" * 32].cpu_cores or 0) < 0.15  # its limit is 0.1
+    assert containers["b2" * 32].cpu_cores == pytest.approx(0, abs=0.01)
+    assert containers["c3" * 32].cpu_cores is None  # since when it ran is not known
+    limited_only = pod_usage(between.usages, "pair").containers or {}
+    assert {name: of.cpu_cores is None for name, of in limited_only.items()} == {
+        "a1" * 32: False, "c3" * 32: False,
+    }  # fmt: skip
     (row,) = [row for row in window.rows(2, 1024) if row["id"] == "pair"]
     assert 0 < row["cpu_throttled_ratio"] <= 1
     assert row["cpu_throttled_seconds"] > 0.5

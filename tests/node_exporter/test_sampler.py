@@ -152,6 +152,25 @@ async def test_fake_invalid_file_of_a_container_does_not_drop_the_sample_of_its_
     assert (usage.memory_bytes, usage.containers) == (100, None)
 
 
+@V1
+async def test_fake_limited_container_is_read_each_second_also_when_files_are_reopened(
+    node: FakeNode, reader: Reader
+) -> None:
+    node.pod("a", 0)
+    container = f"{node.path('a')}/{'c0' * 32}"
+    periods = 0
+    for second in range(130):
+        node.file("cpuacct", container, "cpuacct.usage", f"{second * SECOND_NS}\n")
+        stat = f"nr_periods {10 * second + 10}\nnr_throttled {second}\nthrottled_time 0\n"
+        node.file("cpu", container, "cpu.stat", stat)
+        containers = usage_of(await reader.read(), "a").containers
+        assert containers is not None
+        for growth in containers.values():
+            assert growth.throttling is not None
+            periods += growth.throttling.periods
+    assert periods == 10 * 129
+
+
 async def test_fake_invalid_proc_drops_the_sample_of_the_node_only(
     node: FakeNode, reader: Reader
 ) -> None:

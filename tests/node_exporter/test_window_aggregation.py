@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_exporter.collection import NODE, SYSTEM, Collection, Entity, Rates, Stall, Usage
+from node_exporter.collection import (
+    NODE,
+    SYSTEM,
+    Collection,
+    ContainerGrowth,
+    Entity,
+    Rates,
+    Stall,
+    Usage,
+)
 from node_exporter.kernel.parse_files import Throttling, Traffic
 from node_exporter.window_aggregation import (
     EmittedRanges,
@@ -169,17 +178,21 @@ def test_throttling_and_pressure_are_shares_of_observed_time() -> None:
     assert "pressure_memory_full" not in row
 
 
+def containers(**throttling: Throttling) -> dict[str, ContainerGrowth]:
+    return {id: ContainerGrowth(None, None, delta) for id, delta in throttling.items()}
+
+
 def test_throttled_ratio_of_a_pod_is_that_of_its_most_throttled_container() -> None:
     a, b = Throttling(10, 9, 10**9), Throttling(10, 1, 10**9)
     own = Throttling(20, 0, 0)
-    reading = usage(throttling=own)._replace(containers={"a": a, "b": b})
+    reading = usage(throttling=own)._replace(containers=containers(a=a, b=b))
     row = row_of(window_of([usage(throttling=own)], [reading], [reading]))
     assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (0.9, 4.0)
-    higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers={"b": b})
+    higher = usage(throttling=Throttling(10, 10, 10**9))._replace(containers=containers(b=b))
     row = row_of(window_of([higher]))
     assert (row["cpu_throttled_ratio"], row["cpu_throttled_seconds"]) == (1.0, 2.0)
     # The counters of containers are known even if those of their pod are not.
-    unknown = usage()._replace(containers={"a": a})
+    unknown = usage()._replace(containers=containers(a=a))
     assert row_of(window_of([unknown]))["cpu_throttled_ratio"] == 0.9
 
 

@@ -81,7 +81,7 @@ def detect_layout(cgroup_root: str) -> Layout:
     """
     if os.path.exists(os.path.join(cgroup_root, "cgroup.controllers")):
         return Layout(2, cgroup_root, cgroup_root, cgroup_root, cgroup_root)
-    cpuacct, cpu, memory = (_v1_mount(cgroup_root, c) for c in ("cpuacct", "cpu", "memory"))
+    cpuacct, cpu, memory = (v1_mount(cgroup_root, c) for c in ("cpuacct", "cpu", "memory"))
     if cpuacct is None or memory is None:
         raise KernelFileError(
             "neither cgroup v2 nor the v1 controllers cpuacct and memory are mounted here",
@@ -163,30 +163,7 @@ class V2Cgroup(Cgroup):
         return self._memory.parsed(parse_files.memory_stat_v2)
 
 
-class Bandwidth:
-    """CFS bandwidth counters of one cgroup; they exclude those of its descendants."""
-
-    __slots__ = ("_file", "_version")
-
-    def __init__(self, layout: Layout, relative: str) -> None:
-        self._file = KernelFile(os.path.join(layout.bandwidth, relative, "cpu.stat"))
-        self._version = layout.version
-
-    def read(self) -> Throttling | None:
-        """Counters since the cgroup was created; None without the cpu controller."""
-        data = self._file.read()
-        if data is None or b"nr_periods" not in data:
-            return None
-        parse_throttling = (
-            parse_files.throttling_v1 if self._version == 1 else parse_files.throttling_v2
-        )
-        return parse_throttling(data, self._file.path)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _v1_mount(cgroup_root: str, controller: str) -> str | None:
+def v1_mount(cgroup_root: str, controller: str) -> str | None:
     """Directory of a v1 controller, mounted alone or with others (`cpu,cpuacct`)."""
     alone = os.path.join(cgroup_root, controller)
     if os.path.isdir(alone):

@@ -39,6 +39,13 @@ _SCOPE: Final = re.compile(
     r"(?:docker|cri-containerd|pouch|crio)-(?!conmon-)([0-9A-Za-z_.-]+)\.scope"
 )
 _BARE_ID: Final = re.compile(r"(?:crio-)?([0-9A-Za-z]{8,})")
+_CONTAINER_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*")
+_SCOPE_PREFIX: Final = {
+    "docker": "docker",
+    "containerd": "cri-containerd",
+    "pouch": "pouch",
+    "cri-o": "crio",
+}
 _HOST_APP_BASE: Final = {
     "CgroupRoot": None,
     "Kubepods": KubeQOS.GUARANTEED,
@@ -86,6 +93,19 @@ def parse_container_dir(driver: Driver, name: str) -> str | None:
     pattern = _BARE_ID if driver is Driver.CGROUPFS else _SCOPE
     match = pattern.fullmatch(name)
     return match[1] if match else None
+
+
+def container_dir(driver: Driver, runtime: str, id: str) -> str:
+    """Name of the directory of a container, below that of its pod. Raises `KernelError` for a
+    runtime other than docker, containerd, pouch and cri-o, and for an id that is none."""
+    prefix = _SCOPE_PREFIX.get(runtime)
+    if prefix is None or not _CONTAINER_ID.fullmatch(id):
+        raise KernelError(
+            f"{runtime}://{id}"[:200],
+            path="container",
+            hint=f"an id of one of {', '.join(_SCOPE_PREFIX)}",
+        )
+    return id if driver is Driver.CGROUPFS else f"{prefix}-{id}.scope"
 
 
 def kube_qos_of_path(path: str) -> KubeQOS:

@@ -40,6 +40,7 @@ def pod_view(pod: PodFacts | PodRecord) -> bytes:
             limits=pod.limits,
             containers=pod.containers,
             init_containers=pod.init_containers,
+            container_ids=pod.container_ids,
             labels=_of_koordinator(pod.labels),
             annotations=_short(_of_koordinator(pod.annotations)),
         )
@@ -63,7 +64,13 @@ def _cut(pod: bytes) -> bytes:
     view = msgspec.json.decode(pod, type=ViewPod)
     return _json.encode(
         msgspec.structs.replace(
-            view, cut=True, labels={}, annotations={}, containers=(), init_containers=()
+            view,
+            cut=True,
+            labels={},
+            annotations={},
+            containers=(),
+            init_containers=(),
+            container_ids={},
         )
     )
 

@@ -5,13 +5,12 @@ Koordinator's [node reservation](https://koordinator.sh/docs/user-manuals/node-r
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from pipeline.errors import InvalidPolicyError
-from pipeline.processors.arrays import IntArray
 from pipeline.topics.resource_amounts import LARGEST_AMOUNT, millicores, whole_bytes
 
 ANNOTATION: Final = "node.koordinator.sh/reservation"
@@ -85,6 +84,7 @@ def _amount(text: _Quantity | None, read: Callable[[_Quantity], int]) -> int | N
     return amount
 
 
+@lru_cache(maxsize=1024)
 def pinned_cpus(status: str) -> frozenset[int]:
     """The CPUs by number that a pod has for itself, by its annotation `RESOURCE_STATUS`; none if it
     is invalid."""
@@ -119,9 +119,3 @@ def _ranges(text: str, where: str) -> Iterator[tuple[int, int]]:
         if not first <= last < MOST_CPUS:
             raise InvalidPolicyError(f"{where}: {text!r:.60} is not a list of CPUs")
         yield first, last
-
-
-def kubelet_reserved(capacity: IntArray, allocatable: IntArray) -> IntArray:
-    """What the kubelet reserves of each node, (nodes, 2): capacity less allocatable, at least 0."""
-    reserved: IntArray = np.maximum(capacity - allocatable, 0)
-    return reserved

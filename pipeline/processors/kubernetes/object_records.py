@@ -6,6 +6,7 @@ that changed would be published, and cause a new view of its node. An invalid ob
 `InvalidRecordError`, which names the field.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from pipeline.processors.kubernetes.objects import (
     ObjectMetadata,
     PodCondition,
     PodObject,
+    PodStatus,
     Volume,
     convert_object,
     decode_object,
@@ -26,6 +28,7 @@ from pipeline.processors.kubernetes.objects import (
 from pipeline.processors.kubernetes.pod_classes import pod_class
 from pipeline.processors.kubernetes.pod_resources import (
     NATIVE,
+    PodResources,
     amounts,
     native,
     pod_resources,
@@ -47,6 +50,10 @@ USAGE_THRESHOLDS: Final = "scheduling.koordinator.sh/usage-thresholds"
 WRITTEN_THRESHOLDS: Final = "springtide/usage-thresholds"
 """Mark of a Node: the thresholds that the cluster actuator wrote last."""
 
+# The runtimes whose cgroups have names that are known. CRI-O writes itself `cri-o`.
+_CONTAINER_ID: Final = re.compile(
+    r"(?:docker|containerd|pouch|cri-o)://([0-9A-Za-z][0-9A-Za-z_.-]{0,127})"
+)
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
@@ -154,6 +161,7 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         scalar_overhead=resources.scalar_overhead,
         containers=resources.containers,
         init_containers=resources.init_containers,
+        container_ids=_container_ids(resources, status),
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
@@ -177,6 +185,19 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     source = annotations.get(_CONFIG_SOURCE)
     is_static = bool(annotations.get(_CONFIG_MIRROR)) or source in ("file", "http")
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
+
+
+def _container_ids(resources: PodResources, status: PodStatus) -> dict[str, str]:
+    """Ids of containers and sidecars by name. A container that is restarted keeps the id of its
+    former run until it starts: the record changes once."""
+    names = {container.name for container in resources.containers}
+    names |= {container.name for container in resources.init_containers if container.restartable}
+    statuses = (*status.container_statuses, *status.init_container_statuses)
+    return {
+        of.name: match[1]
+        for of in statuses
+        if of.name in names and (match := _CONTAINER_ID.fullmatch(of.container_id))
+    }
 
 
 def _volume_kinds(volumes: Iterable[Volume]) -> tuple[str, ...]:

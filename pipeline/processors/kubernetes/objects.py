@@ -82,11 +82,18 @@ class PodCondition(KubernetesObject, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
+class ContainerStatus(KubernetesObject, frozen=True, kw_only=True):
+    name: str
+    container_id: str = msgspec.field(name="containerID", default="")
+
+
 class PodStatus(KubernetesObject, frozen=True, kw_only=True):
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
     qos_class: str = ""
     start_time: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class PodObject(KubernetesObject, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ no class, `unknown` a pod without a record.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from pipeline.topics.windows import CLASSES as CLASSES
+from pipeline.settings.model_settings import CLASSES as CLASSES
 
 COUNTED_AS_PROD: Final = ("prod", "none", "unknown")
 """The classes whose pods count as Prod where usage of Prod is compared with thresholds of hot

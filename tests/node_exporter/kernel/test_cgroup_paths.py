@@ -25,11 +25,22 @@ def test_uid_of_a_pod_is_parsed_from_its_directory(
     assert path.startswith(cgroup_paths.qos_dir(driver, kube_qos, parent) + "/")
 
 
-@pytest.mark.parametrize("prefix", ["docker", "cri-containerd", "pouch", "crio"])
-def test_container_is_parsed_from_its_directory(prefix: str) -> None:
-    name = "0a" * 32
-    assert cgroup_paths.parse_container_dir(Driver.SYSTEMD, f"{prefix}-{name}.scope") == name
-    assert cgroup_paths.parse_container_dir(Driver.CGROUPFS, name) == name
+@pytest.mark.parametrize("driver", Driver)
+@pytest.mark.parametrize("runtime", ["docker", "containerd", "pouch", "cri-o"])
+def test_container_is_parsed_from_its_directory(driver: Driver, runtime: str) -> None:
+    id = "0a" * 32
+    name = cgroup_paths.container_dir(driver, runtime, id)
+    assert cgroup_paths.parse_container_dir(driver, name) == id
+
+
+@pytest.mark.parametrize("driver", Driver)
+@pytest.mark.parametrize("runtime_and_id", [("crio", "a"), ("", "a"), ("docker", ""),
+                                            ("docker", "../a")])  # fmt: skip
+def test_a_container_of_an_unknown_runtime_has_no_directory(
+    driver: Driver, runtime_and_id: tuple[str, str]
+) -> None:
+    with pytest.raises(KernelError):
+        cgroup_paths.container_dir(driver, *runtime_and_id)
 
 
 def test_containers_of_crio_are_parsed_and_their_monitors_are_not() -> None:

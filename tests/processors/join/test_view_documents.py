@@ -32,6 +32,7 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
         labels={"app": "web", "koordinator.sh/qosClass": "BE"},
         annotations={"note": "x", "koordinator.sh/cpuBurst": '{"generation":0}'},
         deleted_at="2023-11-14T22:14:00Z",
+        container_ids={"main": "a1"},
     )
     record = NodeRecord(
         node="n",
@@ -48,7 +49,7 @@ def test_a_view_has_all_of_its_node_and_pods() -> None:
     assert found == msgspec.structs.replace(
         found, uid="a", pod_class="batch", priority=5500, deleting=True,
         labels={"koordinator.sh/qosClass": "BE"},
-        annotations={"koordinator.sh/cpuBurst": '{"generation":0}'},
+        annotations={"koordinator.sh/cpuBurst": '{"generation":0}'}, container_ids={"main": "a1"},
     )  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def test_only_as_many_of_the_largest_pods_are_cut_as_needed() -> None:
         known_pod(
             str(number), qos="LS", requests=Resources(cpu_millicores=number),
             labels={"koordinator.sh/l": "x"}, containers=(container,), init_containers=(container,),
-            annotations={"koordinator.sh/a": "x" * size},
+            container_ids={"c": "a1"}, annotations={"koordinator.sh/a": "x" * size},
         )
         for number, size in enumerate([10, 3000, 20, 2000])
     ]  # fmt: skip
@@ -84,7 +85,7 @@ def test_only_as_many_of_the_largest_pods_are_cut_as_needed() -> None:
         views = [msgspec.json.decode(of, type=ViewPod) for of in found]
         for pod, view in zip(pods, views, strict=True):
             bare = msgspec.structs.replace(
-                pod, labels={}, annotations={}, containers=(), init_containers=()
+                pod, labels={}, annotations={}, containers=(), init_containers=(), container_ids={}
             )
             after = msgspec.json.decode(pod_view(bare if view.cut else pod), type=ViewPod)
             assert view == msgspec.structs.replace(after, cut=view.cut)

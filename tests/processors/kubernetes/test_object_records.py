@@ -203,6 +203,38 @@ def test_every_field_of_a_pod_is_recorded() -> None:
     )
 
 
+def test_ids_of_containers_and_sidecars_are_recorded_without_the_runtime() -> None:
+    tree = pod({
+        "containers": [container(), container("web"), container("late")],
+        "initContainers": [container("setup"), container("mesh", restartPolicy="Always")],
+    })  # fmt: skip
+    assert pod_record(tree).container_ids == {}
+    tree["status"] |= {
+        "containerStatuses": [
+            {"name": "main", "containerID": "containerd://a1", "state": {"running": {}}},
+            # It crashed: the id is that of its former run.
+            {"name": "web", "containerID": "cri-o://b2", "state": {"waiting": {}}},
+            {"name": "late", "containerID": "", "state": {"waiting": {}}},
+            {"name": "stranger", "containerID": "docker://c3"},
+        ],
+        "initContainerStatuses": [
+            {"name": "setup", "containerID": "containerd://d4"},
+            {"name": "mesh", "containerID": "pouch://e5"},
+        ],
+    }
+    assert pod_record(tree).container_ids == {"main": "a1", "web": "b2", "mesh": "e5"}
+
+
+@pytest.mark.parametrize(
+    "text", ["a1", "crio://a1", "containerd://", "docker://../a1", "docker://..", "docker://a/b", "docker://a\n",
+             "docker://" + "a" * 129, "remote://docker://a1"],
+)  # fmt: skip
+def test_an_id_of_an_unknown_form_is_left_out(text: str) -> None:
+    tree = pod()
+    tree["status"]["containerStatuses"] = [{"name": "main", "containerID": text}]
+    assert pod_record(tree).container_ids == {}
+
+
 def test_times_of_scheduling_and_initialization_come_from_conditions() -> None:
     def at(type: str, status: str, time: str | None) -> dict[str, Any]:
         return {"type": type, "status": status, "lastTransitionTime": time}

@@ -1,0 +1,93 @@
+"""Read CPU time and throttling of a pod's containers, of which the pod's own counters have a part.
+
+CPU time and memory of a cgroup include its descendants, CFS bandwidth counters do not: a pod whose
+containers are throttled at their own limits reports 0. All containers are read every few seconds;
+a longer interval loses nothing except the growth of containers that end in between. Those with a
+CPU limit are read in between, too: the node actuator reacts to throttling at once.
+"""
+
+from typing import Final, NamedTuple
+
+from node_exporter.collection import ContainerGrowth
+from node_exporter.counter_deltas import growth
+from node_exporter.kernel.cgroup import Cgroup, Layout, open_cgroup
+from node_exporter.kernel.cgroup_paths import Driver
+from node_exporter.kernel.discovery import PodDir, list_containers
+from node_exporter.kernel.parse_files import Throttling
+from pipeline.errors import CgroupGoneError
+
+_ZERO: Final = Throttling(0, 0, 0)
+
+
+class _Reading(NamedTuple):
+    at: float
+    cpu_ns: int | None
+    throttling: Throttling | None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.throttling is not None and self.throttling.periods > 0
+
+
+class PodContainers:
+    """Counters of the containers of one pod; the files stay open."""
+
+    def __init__(self, layout: Layout, driver: Driver, pod: PodDir) -> None:
+        self._layout, self._driver, self._pod = layout, driver, pod
+        self._cgroups: dict[str, Cgroup] = {}
+        self._previous: dict[str, _Reading] | None = None
+        self._limited: tuple[str, ...] = ()
+
+    def read_all(self, at: float) -> dict[str, ContainerGrowth]:
+        """Growth of all containers since each was last read, by container id; `at` is monotonic.
+
+        The throttling counters of a new container started at 0. The first call returns no
+        container. Raises `CgroupGoneError` if the pod has ended, `KernelFileError` if a file cannot
+        be read.
+        """
+        paths = list_containers(self._layout, self._driver, self._pod)
+        for id in self._cgroups.keys() - paths.keys():
+            self._cgroups.pop(id).close()
+        for id in paths.keys() - self._cgroups.keys():
+            self._cgroups[id] = open_cgroup(self._layout, paths[id])
+        now = {id: reading for id in paths if (reading := self._read(id, at)) is not None}
+        previous, self._previous = self._previous, now
+        self._limited = tuple(id for id, reading in now.items() if reading.is_limited)
+        if previous is None:
+            return {}
+        return {id: _growth(now[id], previous.get(id)) for id in now}
+
+    def read_limited(self, at: float) -> dict[str, ContainerGrowth] | None:
+        """Growth of the containers that had a CPU limit when they were last read; None if none had.
+        Raises `KernelFileError` if a file cannot be read."""
+        if not self._limited or self._previous is None:
+            return None
+        grown = {}
+        for id in self._limited:
+            if (now := self._read(id, at)) is not None:
+                grown[id] = _growth(now, self._previous[id])
+                self._previous[id] = now
+        return grown
+
+    def close(self) -> None:
+        """Close all files; the next `read_all` opens them again."""
+        self._limited = ()
+        for cgroup in self._cgroups.values():
+            cgroup.close()
+        self._cgroups.clear()
+
+    def _read(self, id: str, at: float) -> _Reading | None:
+        """The counters of a container; None if it has ended."""
+        try:
+            return _Reading(at, *self._cgroups[id].cpu())
+        except CgroupGoneError:
+            return None
+
+
+def _growth(now: _Reading, previous: _Reading | None) -> ContainerGrowth:
+    if previous is None:
+        return ContainerGrowth(None, None, growth(now.throttling, _ZERO))
+    throttling = growth(now.throttling, previous.throttling)
+    if now.cpu_ns is None or previous.cpu_ns is None or now.cpu_ns < previous.cpu_ns:
+        return ContainerGrowth(None, None, throttling)
+    return ContainerGrowth(now.cpu_ns - previous.cpu_ns, now.at - previous.at, throttling)

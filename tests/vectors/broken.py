@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import _lru_cache_wrapper, wraps
 from types import FunctionType
 from typing import Any, Final
 from unittest.mock import patch
@@ -19,10 +19,12 @@ import numpy as np
 
 from pipeline.processors.scorers.registry import SCORERS
 
+_PRODUCT: Final = ("pipeline", "actuators", "node_exporter")
 _P: Final = "pipeline.processors"
 _S: Final = f"{_P}.scorers"
 _L: Final = f"{_P}.loadaware"
 _K: Final = "node_exporter.kernel"
+_Q: Final = f"{_P}.node_qos"
 _D: Final = f"{_P}.descheduling"
 _POD: Final = f"{_P}.kubernetes.pod_classes:pod_class"
 _OFFERS: Final = f"{_P}.overcommit.offer_decision:amounts_to_write"
@@ -32,6 +34,9 @@ _ADD: Final = f"{_P}.model.sparse_histograms:Histograms.add_repeated"
 _WATCHED: Final = "pipeline.table.load_watcher_metrics:load_snapshot"
 
 BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
+    "shares_weight_conversion": ("actuators.node.knob_files:weight_of_shares",),
+    "leveled_merge_update": (f"{_Q}.write_order:order_writes",),
+    "kernel_v1_write_rules": ("actuators.node.cgroup_files:write_file",),
     "histogram_buckets": (f"{_P}.model.histogram:Layout.digitize",),
     "histogram_percentile": (
         f"{_P}.model.entity_models:EntityModels.quantile", _ADD,
@@ -78,7 +83,7 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_P}.eviction.eviction_answers:action_for",
         f"{_P}.eviction.eviction_answers:wait_seconds",
     ),
-    "node_reserved": (f"{_P}.kubernetes.node_reservation:kubelet_reserved",),
+    "node_reserved": (f"{_P}.overcommit.resource_columns:NodeAmounts.reserved",),
     "safety_margin": (_RECORDS,),
     "batch_resource": (f"{_P}.overcommit.batch:batch", _OFFERS),
     "degrade": (f"{_P}.overcommit.offer_bounds:is_withdrawn",),
@@ -125,8 +130,40 @@ BROKEN: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_P}.hot_nodes.compared_usage:_RecentWindows.averages",
         f"{_D}.node_limits:classify",
     ),
+    "batch_resource_cgroup": (
+        f"{_Q}.tier_cgroups:tier_claims", f"{_Q}.normalized_quota:normalized_quota_us",
+    ),
+    "cpu_burst_static": (f"{_Q}.cpu_burst:limit_quota_us",),
+    "cpu_burst": (f"{_Q}.cpu_burst:_stepped", f"{_Q}.cpu_burst:pod_quota_us"),
+    "cpu_burst_node_state": (f"{_Q}.share_pool_load:SharePoolLoad.load",),
+    "cpu_burst_limiter": (f"{_Q}.burst_limiter:BurstLimiter.allows",),
+    "be_cpu_evict": (
+        f"{_Q}.be_cpu_satisfaction:release_millicores", f"{_Q}.mean_window:MeanWindow.mean",
+    ),
+    "cpu_evict_by_usage": (f"{_Q}.release_amounts:usage_release",),
+    "evict_by_allocatable": (f"{_Q}.release_amounts:request_release",),
+    "memory_evict_release": (f"{_Q}.release_amounts:usage_release",),
+    "evict_selection": (f"{_Q}.eviction_victims:victim_order",),
+    "blkio_lines": (f"{_Q}.block_io:pod_limits", f"{_Q}.block_io:root_costs"),
+    "resctrl_schemata_intel_amd": (
+        f"{_Q}.resctrl_schemata:way_mask", f"{_Q}.resctrl_schemata:bandwidth",
+        f"{_Q}.resctrl_schemata:parse_schemata",
+    ),
+    "node_sysctl": (f"{_Q}.node_sysctl:_values",),
+    "memory_qos": (f"{_Q}.memory_qos:_protection", f"{_Q}.memory_qos:_high_bytes"),
+    "memory_page_cache_limit": (f"{_Q}.page_cache_limit:page_cache_limit",),
     "cgroup_file_parsing": (f"{_K}.parse_files:throttling_v1", f"{_K}.parse_files:node_ticks"),
     "cgroup_paths": (f"{_K}.cgroup_paths:pod_dir", f"{_K}.cgroup_paths:host_app_dir"),
+    "cpu_suppress_cores": (f"{_Q}.best_effort_room:best_effort_room",),
+    "cpu_suppress_cpuset_choice": (f"{_Q}.cpuset_choice:choose_cpus",),
+    "cpu_suppress_cpuset_adjust": (
+        f"{_Q}.cpuset_choice:next_cpuset", f"{_Q}.cpu_pools:best_effort_cpus",
+    ),
+    "cpu_suppress_cfs_quota": (
+        f"{_Q}.cpu_suppression:_next_quota_us", f"{_Q}.best_effort_room:best_effort_room",
+    ),
+    "group_identity": (f"{_Q}.cpu_identity:_value",),
+    "cpu_suppress_recover_cpuset": (f"{_Q}.cpu_pools:best_effort_cpus",),
     "usage_formulas": (f"{_K}.formulas:system_usage", "node_exporter.counter_deltas:growth"),
     "loadaware_priority_class": (_POD,),
     "loadaware_args_defaults": (f"{_L}.loadaware_args:with_defaults",),
@@ -176,6 +213,7 @@ SKIPPED: Final = frozenset(
     {
         f"{_P}.model.bank:Bank.restore", f"{_P}.model.bank:Bank.forget", _TRAIN,
         f"{_P}.model.entity_models:EntityModels.shift", _ADD,
+        "actuators.node.cgroup_files:write_file",
     }
 )  # fmt: skip
 """Functions that change what they are given: the mutation leaves it alone."""
@@ -206,7 +244,20 @@ def broken(target: str) -> Iterator[None]:
                 # A frozen dataclass: only its own way past the freeze.
                 object.__setattr__(scorer, key, replacement)
                 stack.callback(object.__setattr__, scorer, key, original)
-        yield
+        _clear_caches()
+        try:
+            yield
+        finally:
+            _clear_caches()
+
+
+def _clear_caches() -> None:
+    """Forget what the product remembers of earlier calls, broken or not."""
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] in _PRODUCT:
+            for value in [*vars(module).values()]:
+                if isinstance(value, _lru_cache_wrapper):
+                    value.cache_clear()
 
 
 def _replacement(original: FunctionType, *, is_skipped: bool) -> Any:

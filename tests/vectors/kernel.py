@@ -5,9 +5,11 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import msgspec
 
+from actuators.node.knob_files import KNOB_FILES
 from node_exporter.collection import NODE, Collection, Usage
 from node_exporter.counter_deltas import growth
 from node_exporter.kernel import cgroup_paths as paths
@@ -17,6 +19,11 @@ from node_exporter.kernel.parse_files import PressureLine, Throttling
 from node_exporter.sampler import Sampler
 from node_exporter.window_aggregation import OpenWindow
 from pipeline.clock import ManualClock
+from pipeline.errors import KernelError
+from pipeline.processors.node_qos.be_cpu_satisfaction import real_limit_millicores
+from pipeline.processors.node_qos.cgroup_values import PERIOD_US, UNLIMITED, Knob, cpu_list_text
+from pipeline.processors.node_qos.eviction_tasks import best_effort_cpu
+from pipeline.processors.node_qos.node_state import NodeState, PodState
 from tests.node_exporter.fake_node import FakeNode
 from tests.vectors.cases import Case
 from tests.vectors.runner import Difference, NotBuiltError, group
@@ -53,7 +60,19 @@ def _memory(memory: parse_files.CgroupMemory) -> Case:
 
 
 def _cpuset(data: bytes) -> Case:
-    return {"cpus": list(parse_files.cpu_list(data))}
+    cpus = parse_files.cpu_list(data)
+    return {"cpus": list(cpus), "canonical": cpu_list_text(frozenset(cpus))}
+
+
+def _limit(version: Literal[1, 2], knob: Knob, key: str) -> Callable[[bytes], Case]:
+    """Read one file as the node actuator does; unlimited is -1."""
+    (file,) = KNOB_FILES[version][knob]
+
+    def read(data: bytes) -> Case:
+        value = file.value(file.text([data], ""))
+        return {key: -1 if value == UNLIMITED else value}
+
+    return read
 
 
 def _meminfo(data: bytes) -> Case:
@@ -72,10 +91,10 @@ FILES: dict[str, Callable[[bytes], Case] | str] = {
     "v1 cpuacct.usage": lambda data: {"usage_ns": parse_files.integer(data, "cpuacct.usage")},
     "v1 memory.stat": lambda data: _memory(parse_files.memory_stat_v1(data)),
     "v2 memory.stat": lambda data: _memory(parse_files.memory_stat_v2(data)),
-    "v2 cpu.max": "the node actuator reads quotas",
+    "v2 cpu.max": _limit(2, Knob.CPU_QUOTA, "quota_us"),
     "pressure": _pressure,
-    "v1 memory.limit_in_bytes": "the node actuator reads memory limits",
-    "v2 memory.max": "the node actuator reads memory limits",
+    "v1 memory.limit_in_bytes": _limit(1, Knob.MEMORY_LIMIT, "limit_bytes"),
+    "v2 memory.max": _limit(2, Knob.MEMORY_LIMIT, "limit_bytes"),
     "cpuset": _cpuset,
     "v1 memory.numa_stat": _NUMA,
     "v2 memory.numa_stat": _NUMA,
@@ -97,13 +116,13 @@ def _only_what_is_used(given: Case, expected: Case) -> Difference | None:
         return None
     return Difference(
         "the exporter reads the fields that it publishes: no raw memory fields, no ticks of single "
-        "CPUs, no canonical text of a CPU set",
-        "none before the node actuator changes CPU sets",
+        "CPUs",
+        "none",
         answer,
     )
 
 
-@group(_PARSE, differs=_only_what_is_used)
+@group(f"{_PARSE}, actuators.node.knob_files", differs=_only_what_is_used)
 def cgroup_file_parsing(case: Case) -> object:
     read, text = FILES[case["file"]], case["text"]
     if isinstance(read, str):
@@ -114,7 +133,8 @@ def cgroup_file_parsing(case: Case) -> object:
 _READ = frozenset(
     {
         "used_bytes", "used_with_page_cache_bytes", "nr_periods", "nr_throttled", "throttled_ns",
-        "usage_ns", "some", "full", "full_supported", "cpus", "busy_ticks",
+        "usage_ns", "some", "full", "full_supported", "cpus", "canonical", "busy_ticks",
+        "quota_us", "limit_bytes",
     }
 )  # fmt: skip
 
@@ -136,7 +156,11 @@ def cgroup_paths(case: Case) -> object:
         case "kube_qos_of_path":
             return {"kube_qos": paths.kube_qos_of_path(case["path"]).value}
         case "container_dir":
-            raise NotBuiltError("the node actuator writes to containers")
+            runtime, _, id = case["container_id"].partition("://")
+            try:
+                return {"dir": paths.container_dir(driver, runtime, id)}
+            except KernelError:
+                return {"dir": None}
     raise LookupError(case["function"])
 
 
@@ -170,7 +194,10 @@ def _throttled(grown: Throttling | None) -> float:
     return ratio
 
 
-@group(f"Sampler, window_aggregation.OpenWindow, kernel.formulas, {_PARSE}")
+@group(
+    f"Sampler, window_aggregation.OpenWindow, kernel.formulas, {_PARSE}, best_effort_cpu, "
+    "real_limit_millicores"
+)
 def usage_formulas(case: Case) -> object:
     """Cores through the sampler on a fake node, throttling through a window, the rest as these
     calculate it."""
@@ -188,8 +215,18 @@ def usage_formulas(case: Case) -> object:
             now = Throttling(case["nr_periods"], case["nr_throttled"], 0)
             before = Throttling(case["prev_nr_periods"], case["prev_nr_throttled"], 0)
             return {"ratio": _throttled(growth(now, before))}
-        case "be_usage_milli" | "be_real_limit_milli":
-            raise NotBuiltError("the node actuator limits the best-effort tier")
+        case "be_usage_milli":
+            elapsed, counters = case["elapsed_ms"] / 1000, (case["prev_usage_ns"], case["usage_ns"])
+            cores = _sampled("a", lambda node, ns: node.pod("a", ns), counters, elapsed)
+            pod = PodState(uid="a", path="", kube_qos="BestEffort", cpu_cores=cores)
+            state = NodeState(node="n", at=0.0, best_effort_limit_millicores=1, pods=(pod,))
+            cpu = best_effort_cpu(state, "evictByRealLimit")
+            return {"milli": None if cpu is None else cpu.usage_millicores}
+        case "be_real_limit_milli":
+            cpus = frozenset(parse_files.cpu_list(case["cpuset"].encode()))
+            quota, period = case["quota_us"], case["period_us"]
+            quota = UNLIMITED if quota < 0 else quota * PERIOD_US // period
+            return {"milli": real_limit_millicores([cpus], quota)}
         case "system_usage":
             system = formulas.system_usage(case["node"], case["pods"], case["host_apps"])
             return {"system": system}

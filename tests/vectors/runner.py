@@ -17,8 +17,10 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = tuple(ROOT / name for name in ("pipeline", "node-exporter", "actuators"))
 MODULES = (
     "descheduling", "evictions", "extender", "histograms", "hot_nodes", "kernel", "lifecycle",
-    "load_watcher", "loadaware", "migration_jobs", "node_policy", "node_utilization", "offers",
-    "policy", "prediction", "scorers", "strategies", "usage",
+    "load_watcher", "loadaware", "migration_jobs", "node_policy", "node_qos_burst",
+    "node_qos_cgroups", "node_qos_cpu", "node_qos_devices", "node_qos_evictions", "node_qos_memory",
+    "node_qos_tiers", "node_utilization", "offers", "policy", "prediction", "scorers", "strategies",
+    "usage",
 )  # fmt: skip
 _NUMA = "no exporter measures NUMA nodes, so Batch is not split by zone"
 _GPU = "devices are not read, so nodes offer no GPU resources"

@@ -9,12 +9,14 @@ WIDEST: Final = 200
 must not pad every other row to its width."""
 
 
-def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Yield a line per row, each column as wide as its widest cell, or `WIDEST`.
+def align_columns(
+    rows: Sequence[Sequence[str]], right: Collection[int] = (), widest: int = WIDEST
+) -> Iterator[str]:
+    """Yield a line per row, each column as wide as its widest cell, or `widest`.
 
     Columns whose index is in `right` are aligned to the right. All rows have the same length.
     """
-    widths = [min(max(map(_width, column)), WIDEST) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(_width, column)), widest) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = []
         for index, (text, width) in enumerate(zip(row, widths, strict=True)):

@@ -65,7 +65,14 @@ def _problems(config: Document) -> Iterator[str]:
 
 
 def warnings_for(config: Document) -> Iterator[str]:
-    """Warn of unknown priorities and QoS classes of host applications."""
+    """Warn of unknown priorities and QoS classes of host applications, and of limits of disks in
+    classes that have none."""
+    if isinstance(config, QosStrategy):
+        for name in ("lsr_class", "ls_class", "system_class"):
+            blkio = (rules := getattr(config, name)) and rules.blkio_qos
+            if blkio and blkio.enable and blkio.blocks:
+                where = f"{_name(QosStrategy, name)}.blkioQOS"
+                yield f"{where} has no effect, only beClass and cgroupRoot have disks"
     for app in (config.applications or ()) if isinstance(config, HostApplications) else ():
         for field, value, known in (
             ("priority", app.priority, tuple(CLASS_OF_LABEL)),

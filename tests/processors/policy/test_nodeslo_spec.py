@@ -275,6 +275,14 @@ def test_an_unknown_class_is_accepted_with_a_warning() -> None:
     )
 
 
+def test_limits_of_disks_of_a_class_that_has_none_are_reported() -> None:
+    disks = {"blkioQOS": {"enable": True, "blocks": [{"name": "sda", "type": "device"}]}}
+    assert reports(cluster(QOS, beClass=disks, cgroupRoot=disks)) == []
+    assert reports(cluster(QOS, beClass=disks, lsClass=disks)) == [
+        f"{QOS}: lsClass.blkioQOS has no effect, only beClass and cgroupRoot have disks"
+    ]
+
+
 # -- a node
 
 

@@ -46,6 +46,15 @@ def test_defaults_apply_without_any_source() -> None:
     assert load_settings(None, {"HOME": "/root", "PATH": "/bin"}, {}) == Settings()
 
 
+def test_mode_off_needs_no_quotes(tmp_path: Path) -> None:
+    path = write(tmp_path, "node_actuator: {mode: off, features: {cpu_burst: off}}")
+    section = load_settings(path, {}, {}).node_actuator
+    assert (section.mode, section.features) == ("off", {"cpu_burst": "off"})
+    flags = {"node_actuator.features": "{cpu_suppression: act, cpu_burst: off}"}
+    features = load_settings(None, {}, flags).node_actuator.features
+    assert features == {"cpu_suppression": "act", "cpu_burst": "off"}
+
+
 def test_flags_override_variables_override_file(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -169,6 +178,14 @@ def test_all_problems_are_reported_at_once() -> None:
         ("kafka: [1]", "a list instead of a section"),
         ("- kafka", "a list instead of sections"),
         ("just words", "a text instead of sections"),
+        (
+            "{apiVersion: v1, kind: Pod}",
+            "has a Kubernetes object of kind 'Pod' instead of settings",
+        ),
+        (
+            "{apiVersion: descheduler/v1alpha2, kind: DeschedulerConfiguration}",
+            "of kind 'DeschedulerConfiguration' instead of settings",
+        ),
         ("log: {level: info}\nlog: {level: debug}", "line 2, column 1: key 'log' occurs twice"),
         ("log: {level: info, 'level': debug}", "key 'level' occurs twice"),
         ("a: [", "not valid YAML: line 1, column 5: expected the node content"),

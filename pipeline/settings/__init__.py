@@ -28,6 +28,7 @@ from pipeline.settings.model_settings import (
     HistogramSettings,
     ModelSettings,
 )
+from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.schema import Settings
 from pipeline.settings.worker_settings import WorkerSettings
@@ -45,6 +46,7 @@ __all__ = [
     "KafkaSettings",
     "KubernetesSettings",
     "ModelSettings",
+    "NodeActuatorSettings",
     "NotifierSettings",
     "PlannerSettings",
     "ProviderSettings",

@@ -21,17 +21,19 @@ class KubernetesSettings(Section, frozen=True, kw_only=True):
     context: Annotated[
         Text | None, Meta(description="Context of the kubeconfig; null: its current context.")
     ] = None
-    namespace: Annotated[Namespace, Meta(description="Namespace of the Leases.")] = (
-        "springtide-system"
-    )
+    namespace: Annotated[
+        Namespace,
+        Meta(description="Namespace of the Leases, and of the ConfigMap that stops evictions."),
+    ] = "springtide-system"
     config_namespace: Annotated[
-        Name, Meta(description="Namespace of the ConfigMap with the policy.")
+        Name,
+        Meta(description="Namespace of the ConfigMaps with policy and DeschedulerConfiguration."),
     ] = "koordinator-system"
     config_name: Annotated[Name, Meta(description="Name of the ConfigMap with the policy.")] = (
         "slo-controller-config"
     )
     descheduler_config_name: Annotated[
-        Name, Meta(description="Name of the ConfigMap with the DeschedulerConfiguration, there.")
+        Name, Meta(description="Name of the ConfigMap with the DeschedulerConfiguration.")
     ] = "koord-descheduler-config"
     request_timeout_seconds: Annotated[
         float, Meta(gt=0, le=600, description="Time-out of a request to the API server.")

@@ -31,6 +31,7 @@ from pipeline.settings.schema import Settings
 
 _PREFIX = "SPRINGTIDE_"
 _LARGEST_FILE_BYTES = 256 * 1024
+_POLICY_KINDS = ("ConfigMap", "DeschedulerConfiguration")
 
 # Read by the command line, before settings are loaded.
 _NOT_SETTINGS = frozenset({"SPRINGTIDE_CONFIG"})
@@ -48,6 +49,19 @@ _TYPE_MISMATCH = re.compile(
 _PASSWORD = re.compile(r"//[^/?#]*@")
 
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
+
+
+def _resolvers() -> dict[str, Any]:
+    resolvers = dict(StrictLoader.yaml_implicit_resolvers)
+    for first in "oO":
+        resolvers.pop(first)
+    return resolvers
+
+
+class _SettingsLoader(StrictLoader):
+    """StrictLoader that reads `on` and `off` as text, like YAML 1.2: `off` is a mode."""
+
+    yaml_implicit_resolvers = _resolvers()
 
 
 class _RawValue(NamedTuple):
@@ -128,7 +142,7 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
         hint="correct --config or SPRINGTIDE_CONFIG",
     )  # fmt: skip
     try:
-        tree = yaml.load(text, Loader=StrictLoader)
+        tree = yaml.load(text, Loader=_SettingsLoader)
     except YAML_ERRORS as error:
         raise SettingsError(
             f"the settings file {path} is not valid YAML: {yaml_problem(error)}",
@@ -137,6 +151,15 @@ def _read_yaml(path: Path) -> Mapping[object, object]:
         ) from error
     if tree is None:
         return {}
+    if isinstance(tree, dict) and {"apiVersion", "kind"} <= tree.keys():
+        raise SettingsError(
+            f"{path} has a Kubernetes object of kind {_shown(tree['kind'])} instead of settings",
+            source=f"file {path}",
+            hint="roles read it from the cluster: apply its ConfigMap, and check the file with "
+            "`springtide policy FILE`"
+            if tree["kind"] in _POLICY_KINDS
+            else "docs/reference/settings.md lists every setting",
+        )
     if not isinstance(tree, dict):
         raise SettingsError(
             f"the settings file {path} contains {_kind(tree)} instead of sections",
@@ -240,7 +263,7 @@ def _read(raw: _RawValue, kind: Any) -> object:
         return str(value)
     if raw.is_text and isinstance(value, str) and is_structured(kind):
         try:
-            return yaml.load(value, Loader=StrictLoader)
+            return yaml.load(value, Loader=_SettingsLoader)
         except YAML_ERRORS as error:
             raise ValueError("not YAML") from error
     return value

@@ -19,6 +19,7 @@ from pipeline.settings.extender_settings import ExtenderSettings
 from pipeline.settings.kafka_settings import KafkaSettings
 from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSettings
 from pipeline.settings.model_settings import ModelSettings
+from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.worker_settings import WorkerSettings
 
@@ -50,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     evictor: EvictorSettings = EvictorSettings()
     planner: PlannerSettings = PlannerSettings()
     notifier: NotifierSettings = NotifierSettings()
+    node_actuator: NodeActuatorSettings = NodeActuatorSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()
 

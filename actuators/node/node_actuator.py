@@ -1,0 +1,225 @@
+"""Rounds of the node actuator: read, decide, write, once a second, and when a pod is new.
+
+Rounds are level-triggered: each starts from what the node is now, and none depends on the success
+of an earlier one. Limits stay when the actuator stops or dies; the next start takes them over by
+the saved original values.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from actuators.action_log import Actions
+from actuators.node import node_metrics
+from actuators.node.cgroup_writer import CgroupWriter
+from actuators.node.node_reading import NodeReading
+from pipeline.clock import Clock
+from pipeline.errors import KernelError
+from pipeline.logs import get_logger
+from pipeline.processors.node_qos.cgroup_values import Place
+from pipeline.processors.node_qos.changes import Change, ChangeSummary
+from pipeline.processors.node_qos.claims import Claim, Decision, merge_claims
+from pipeline.processors.node_qos.hold_back import hold_back
+from pipeline.processors.node_qos.node_state import Feature, NodeState
+from pipeline.settings import NodeActuatorSettings
+from pipeline.settings.node_actuator_settings import FeatureMode
+from pipeline.tasks import cancel_tasks
+from pipeline.topics.actions import ActionRecord
+
+log = get_logger(__name__)
+
+# Rounds lie this share of an interval behind the exporter's readings.
+_PHASE: Final = 0.15
+_TOO_EARLY: Final = 0.01
+SETTLE_SECONDS: Final = 0.1
+"""From news to an early round. Kubelet and runtime write the limits of a cgroup just after they
+made it: what they write is its original value."""
+LEAST_SECONDS: Final = 0.3
+"""From any round to an early one, whatever the news."""
+
+
+class NodeActuator:
+    """The rounds of one node. `modes` has the mode of each feature by its name, `follow` is called
+    with the state of each round, `after_round` with that of each round whose view is fresh. `news`
+    asks for an early round."""
+
+    def __init__(
+        self,
+        settings: NodeActuatorSettings,
+        modes: Mapping[str, FeatureMode],
+        features: Iterable[Feature],
+        reading: NodeReading,
+        writer: CgroupWriter,
+        follow: Callable[[NodeState], None],
+        after_round: Sequence[Callable[[NodeState], None]],
+        actions: Actions,
+        clock: Clock,
+        news: asyncio.Event,
+    ) -> None:
+        self._settings, self._modes = settings, modes
+        self._features = tuple(features)
+        self._reading, self._writer, self._after_round = reading, writer, after_round
+        self._follow, self._actions, self._clock, self._news = follow, actions, clock, news
+        self._began_at = -math.inf
+        self._summary = ChangeSummary(reading.node)
+        self._claims: dict[str, list[Claim]] = {}
+        self._revisions: dict[str, int | None] = {}
+        self._written: dict[Place, Decision] = {}
+        self._observed: dict[Place, Decision] = {}
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Start from what an earlier process wrote, so that features go on from there. What the
+        settings have switched off since is not held, whatever the view is."""
+        for feature, values in self._writer.claimed().items():
+            self._claims[feature] = [
+                Claim(place, value, feature, "written before the start")
+                for place, value in values.items()
+            ]
+        acting = (claims for name, claims in self._claims.items() if self._modes.get(name) == "act")
+        self._written = merge_claims(claim for claims in acting for claim in claims)
+
+    async def run(self) -> None:
+        """Run rounds until cancelled; what was not published yet is queued at the end."""
+        try:
+            while True:
+                is_early = await self._next_round()
+                self._began_at = self._clock.monotonic()
+                with node_metrics.ROUND_SECONDS.time():
+                    await self._round_safely(is_early)
+                self._publish(self._summary.due(self._clock.now()))
+        finally:
+            self._publish(self._summary.rest(self._clock.now()))
+
+    async def _next_round(self) -> bool:
+        """Wait until a round is due: returns whether it is early, because of news."""
+        regular = asyncio.create_task(self._clock.sleep(self._until_next()))
+        early = asyncio.create_task(self._early_round())
+        try:
+            await asyncio.wait((regular, early), return_when=asyncio.FIRST_COMPLETED)
+            if regular.done():
+                return False
+        finally:
+            await cancel_tasks(regular, early)
+        self._news.clear()
+        node_metrics.EARLY_ROUNDS.inc()
+        return True
+
+    async def _early_round(self) -> None:
+        """Wait until an early round is due. News of a regular round have one, too: that may have
+        come before they had settled."""
+        await self._news.wait()
+        earliest = self._began_at + LEAST_SECONDS - self._clock.monotonic()
+        await self._clock.sleep(max(SETTLE_SECONDS, earliest))
+
+    def _until_next(self) -> float:
+        interval = self._settings.interval_seconds
+        now = self._clock.now() - _PHASE * interval
+        # A sleep may end a little before its time, and the second that it ends has been waited for.
+        return (math.floor(now / interval + _TOO_EARLY) + 1) * interval - now
+
+    async def _round_safely(self, is_early: bool) -> None:
+        try:
+            await self.round(is_early=is_early)
+        except KernelError as error:
+            node_metrics.ROUNDS_FAILED.labels("kernel").inc()
+            log.warning("round failed, limits stay as they are", per="kernel", why=error)
+        except Exception as error:
+            node_metrics.ROUNDS_FAILED.labels("internal").inc()
+            log.exception("round failed, limits stay as they are", per="internal", why=error)
+
+    async def round(self, *, is_early: bool = False) -> None:
+        """Read, decide and write once. Does nothing before the first view of the node."""
+        state = await self._reading.read(is_early=is_early)
+        self._note_ages()
+        if state is None:
+            return
+        self._follow(state)
+        acting, observing = self._wishes(state)
+        decisions = merge_claims(acting)
+        age = self._reading.view_age_seconds()
+        held = age is None or age > self._settings.view_max_age_seconds
+        if held:
+            decisions = hold_back(decisions, self._written)
+        node_metrics.HELD.set(held)
+        # A write may wait for the kernel, for example until it has reclaimed memory.
+        changes = await asyncio.to_thread(self._writer.apply, decisions)
+        self._written = decisions
+        self._note(changes)
+        if not held:
+            await asyncio.to_thread(self._take_steps, state)
+        observed = merge_claims([*acting, *observing]) if observing else {}
+        self._note(self._observations(observed))
+
+    def _take_steps(self, state: NodeState) -> None:
+        for step in self._after_round:
+            try:
+                step(state)
+            except Exception as error:
+                node_metrics.ROUNDS_FAILED.labels("step").inc()
+                log.exception("a step failed, the others go on", per="step", why=error)
+
+    def _wishes(self, state: NodeState) -> tuple[list[Claim], list[Claim]]:
+        """The claims of features in mode act, and of those in mode observe."""
+        wishes: dict[str, list[Claim]] = {"act": [], "observe": []}
+        for feature in self._features:
+            mode = self._modes[feature.name]
+            if mode == "off":
+                self._claims.pop(feature.name, None)
+                continue
+            wishes[mode] += self._claims_of(feature, state)
+        return wishes["act"], wishes["observe"]
+
+    def _claims_of(self, feature: Feature, state: NodeState) -> list[Claim]:
+        """What a feature wants now; if it fails, what it wanted before."""
+        before = self._claims.get(feature.name, [])
+        is_known = state.revision is not None and not feature.reads_usage
+        if is_known and self._revisions.get(feature.name) == state.revision:
+            return before
+        try:
+            claims = feature.claims(state, {claim.place: claim.value for claim in before})
+        except Exception as error:
+            node_metrics.FEATURES_FAILED.labels(feature.name).inc()
+            log.exception("feature failed, its limits stay", per=feature.name, why=error)
+            return before
+        self._claims[feature.name] = claims
+        self._revisions[feature.name] = state.revision
+        node_metrics.CLAIMED.labels(feature.name).set(len(claims))
+        return claims
+
+    def _observations(self, decisions: Mapping[Place, Decision]) -> list[Change]:
+        """Decisions of features in mode observe that differ from those of the round before."""
+        before, self._observed = self._observed, dict(decisions)
+        return [
+            Change(
+                place,
+                before[place].value if place in before else self._writer.value_of(place),
+                decision.value,
+                decision.features,
+                decision.why,
+                "observed",
+            )
+            for place, decision in decisions.items()
+            if any(self._modes[feature] == "observe" for feature in decision.features)
+            and (place not in before or before[place].value != decision.value)
+        ]
+
+    def _note(self, changes: Iterable[Change]) -> None:
+        changes = list(changes)
+        for change in changes:
+            feature = change.features[0] if change.features else "restore"
+            node_metrics.CHANGES.labels(feature, change.outcome).inc()
+        self._summary.add(changes)
+
+    def _note_ages(self) -> None:
+        for metric, age in (
+            (node_metrics.VIEW_AGE, self._reading.view_age_seconds()),
+            (node_metrics.USAGE_AGE, self._reading.usage_age_seconds()),
+        ):
+            if age is not None:
+                metric.set(age)
+
+    def _publish(self, records: Iterable[ActionRecord]) -> None:
+        for record in records:
+            self._actions.put(record)

@@ -1,0 +1,188 @@
+"""Run the node actuator: follow the view, read usage, hold limits; or restore everything."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from actuators.action_log import Actions
+from actuators.node import node_metrics, resctrl_step
+from actuators.node.cgroup_files import (
+    CgroupFiles,
+    Hierarchy,
+    detect_hierarchies,
+    node_hierarchies,
+)
+from actuators.node.cgroup_inotify import CgroupInotify
+from actuators.node.cgroup_writer import CgroupWriter
+from actuators.node.cpu_manager_state import CpuManagerState
+from actuators.node.eviction_requests import EvictionRequests
+from actuators.node.koordlet_metrics import KoordletMetrics
+from actuators.node.live_usage import LiveUsage
+from actuators.node.memory_emergency import EmergencyKiller, emergency_mode
+from actuators.node.newest_view import NewestView
+from actuators.node.node_actuator import NodeActuator
+from actuators.node.node_reading import NodeReading
+from actuators.node.original_values import OriginalValues
+from actuators.node.resctrl_step import ResctrlStep, remove_groups, resctrl_marker
+from actuators.node.view_poll import ViewServer, follow_server
+from actuators.node.view_topic import follow_topic
+from actuators.node.write_access import check_write_access
+from node_exporter.kernel.cgroup import detect_layout
+from node_exporter.kernel.node_files import boot_id
+from pipeline.clock import Clock, SystemClock
+from pipeline.errors import SettingsError, StateError
+from pipeline.logs import get_logger
+from pipeline.metrics import serve_metrics
+from pipeline.open_files import raise_file_limit
+from pipeline.processors.node_qos import memory_emergency
+from pipeline.processors.node_qos.eviction_victims import EvictionFeature
+from pipeline.processors.node_qos.features import built_features
+from pipeline.processors.node_qos.node_sysctl import NodeSysctl
+from pipeline.settings import ExporterSettings, NodeActuatorSettings, Settings, node_name
+from pipeline.settings.node_actuator_settings import FeatureMode
+from pipeline.tasks import run_all, work_until_stopped
+
+log = get_logger(__name__)
+
+
+async def run(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Run until SIGTERM or SIGINT; limits stay. Raises `KernelFileError` or `SettingsError` if the
+    actuator cannot start or may not write what it should, `StateError` if another one runs on this
+    node."""
+    section, exporter, clock = settings.node_actuator, settings.exporter, SystemClock()
+    node = node_name(exporter, environ)
+    if exporter.socket_path is None:
+        raise SettingsError(
+            "exporter.socket_path: the node actuator needs the exporter's socket",
+            key="exporter.socket_path",
+            hint="set the path that the exporter of this node listens on",
+        )
+    raise_file_limit()
+    if settings.log.level != "debug":
+        # aiokafka logs each failed attempt several times; views and actions log an outage once.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    with ExitStack() as stack:
+        layout = detect_layout(str(exporter.cgroup_root))
+        cgroups = detect_hierarchies(str(exporter.cgroup_root))
+        features = built_features(
+            section.suppression_pressure_percent, section.suppression_forecast_sigmas
+        )
+        modes = feature_modes(section, [*(f.name for f in features), resctrl_step.NAME])
+        of_cgroups = [feature.name for feature in features if feature.name != NodeSysctl.name]
+        writes = any(modes[name] == "act" for name in of_cgroups)
+        check_write_access(cgroups, exporter.cgroup_parent, writes=writes)
+        hierarchies = cgroups | _node_hierarchies(exporter)
+        files = CgroupFiles(hierarchies)
+        stack.callback(files.close)
+        originals = OriginalValues(
+            section.state_file, boot_id(str(exporter.proc_root)), files.value_of
+        )
+        stack.callback(originals.close)
+        news = asyncio.Event()
+        view = NewestView(node, clock, news)
+        inotify = CgroupInotify(layout.cpu, news)
+        stack.callback(inotify.close)
+        usage = LiveUsage(exporter.socket_path, node, clock)
+        cpu_manager = CpuManagerState(section.cpu_manager_state_file, clock)
+        reading = NodeReading(exporter, layout, files, view, usage, cpu_manager, clock)
+        stack.callback(reading.close)
+        actions = Actions(settings.kafka, node_metrics.ACTIONS_LOST)
+        evictions = EvictionRequests(node, modes, settings.kafka, actions.put, clock)
+        after_round = [evictions.step]
+        resctrl = exporter.sys_root / "fs/resctrl"
+        after_round.append(
+            ResctrlStep(
+                node, modes[resctrl_step.NAME], resctrl, exporter.proc_root, Path(layout.cpu),
+                resctrl_marker(section.state_file), actions.put, clock,
+            ).step
+        )  # fmt: skip
+        if (memory := hierarchies.get("memory")) is not None:
+            mode = emergency_mode(section.features)
+            after_round.append(EmergencyKiller(node, mode, memory, actions.put, clock).step)
+        writer = CgroupWriter(files, originals)
+        series = KoordletMetrics(writer.claimed, clock)
+        after_round.append(series.step)
+        series.serve()
+        stack.callback(series.close)
+        actuator = NodeActuator(
+            section, modes, features, reading, writer, inotify.follow, after_round, actions, clock,
+            news,
+        )  # fmt: skip
+        page = serve_metrics("node_actuator", section.metrics_host, section.metrics_port)
+        if page is not None:
+            stack.callback(page.stop)
+        log.info("node actuator started", node=node, modes=modes)
+        work = (
+            actuator.run(), evictions.run(), actions.run(),
+            _follow_view(settings, view, clock),
+        )  # fmt: skip
+        await work_until_stopped(run_all(work))
+        log.info("node actuator stopped, its limits stay", held=len(originals.values))
+
+
+def _node_hierarchies(exporter: ExporterSettings) -> dict[str, Hierarchy]:
+    return node_hierarchies(str(exporter.proc_root), str(exporter.sys_root))
+
+
+def feature_modes(
+    settings: NodeActuatorSettings, features: Sequence[str]
+) -> dict[str, FeatureMode]:
+    """The mode of each feature, of those that ask for evictions too. Raises `SettingsError` for a
+    name that no feature has."""
+    names = [*features, *(feature.setting for feature in EvictionFeature)]
+    unknown = sorted(settings.features.keys() - {*names, memory_emergency.NAME})
+    if unknown:
+        raise SettingsError(
+            f"node_actuator.features: there is no feature {unknown[0]!r:.100}",
+            key="node_actuator.features",
+            hint=f"features are {', '.join([*names, memory_emergency.NAME])}",
+        )
+    return {name: settings.features.get(name, settings.mode) for name in names}
+
+
+def _follow_view(settings: Settings, view: NewestView, clock: Clock) -> Coroutine[Any, Any, None]:
+    section = settings.node_actuator
+    if section.extender_url is None:
+        return follow_topic(settings.kafka, view, clock)
+    server = ViewServer(section.extender_url, section.extender_ca_file, section.extender_token_file)
+    return follow_server(server, view, clock)
+
+
+def undo_all(settings: Settings) -> None:
+    """Restore everything that was written on this node. Raises `StateError` while an actuator runs,
+    and for values that cannot be restored."""
+    exporter = settings.exporter
+    cgroups = detect_hierarchies(str(exporter.cgroup_root))
+    files = CgroupFiles(cgroups | _node_hierarchies(exporter))
+    originals = OriginalValues(
+        settings.node_actuator.state_file, boot_id(str(exporter.proc_root)), files.value_of
+    )
+    try:
+        # What is not visible here, as in another cgroup namespace, would count as ended.
+        if originals.values and not any(map(files.sees_tree_of, originals.values)):
+            raise StateError(
+                f"no cgroup that was limited is below {exporter.cgroup_root}",
+                hint="set exporter.cgroup_root to the root of the node's cgroups",
+            )
+        changes = CgroupWriter(files, originals).undo()
+        lost = originals.lost_because
+        left = len(originals.values)
+    finally:
+        files.close()
+        originals.close()
+    marker = resctrl_marker(settings.node_actuator.state_file)
+    remove_groups(exporter.sys_root / "fs/resctrl", marker)
+    failed = next((change for change in changes if change.outcome == "failed"), None)
+    if failed is not None or left:
+        why = f"{failed.place}: {failed.error}" if failed else "they were changed by others"
+        raise StateError(f"{left} values are not restored: {why}", hint="see the log, try again")
+    if lost is not None:
+        raise StateError(
+            f"original values were lost: {lost}",
+            hint="restart the node; if only pods were limited, restart them and remove "
+            f"{settings.node_actuator.state_file}",
+        )
+    log.info("restored", values=sum(change.outcome == "done" for change in changes))

@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from pipeline.errors import BrokerUnavailableError, KafkaError
 from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import Backoff
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Producer
 from pipeline.logs import get_logger
@@ -23,6 +24,7 @@ from pipeline.topics.registry import ACTIONS
 log = get_logger(__name__)
 
 _WRITE_SECONDS: Final = 10.0
+_BACKOFF_SECONDS: Final = (1.0, 30.0)
 
 
 class Actions:
@@ -62,12 +64,13 @@ class Actions:
             raise BrokerUnavailableError(text) from error
 
     async def run(self) -> None:
-        """Write queued actions, until cancelled."""
-        async with self._producer as producer:
+        """Write queued actions, until cancelled. They wait until a broker answers."""
+        try:
+            await self._connect()
             while True:
                 action = await self._waiting.get()
                 try:
-                    delivery = await producer.send(
+                    delivery = await self._producer.send(
                         self._topic,
                         value=encode_json(action),
                         key=action.node.encode(),
@@ -77,6 +80,18 @@ class Actions:
                     self._lose(error)
                 else:
                     delivery.add_done_callback(self._check)
+        finally:
+            await self._producer.stop()
+
+    async def _connect(self) -> None:
+        backoff = Backoff(*_BACKOFF_SECONDS)
+        while True:
+            try:
+                return await self._producer.start()
+            except BrokerUnavailableError as error:
+                if backoff.is_first:
+                    log.warning("no broker answers, actions wait", why=error)
+            await asyncio.sleep(backoff.pause())
 
     def _check(self, delivery: asyncio.Future[object]) -> None:
         if not delivery.cancelled() and (error := delivery.exception()) is not None:

@@ -26,6 +26,7 @@ from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, NotFoundError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
+from pipeline.kafka.refused_records import refuse
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
@@ -53,7 +54,6 @@ from pipeline.topics.windows import decode_window
 
 log = get_logger(__name__)
 
-BAD = counter("actuator_bad_records", "Invalid records.", ["topic"])
 LOST = counter("actuator_lost_actions", "Actions that could not be written to springtide.actions.")
 READY = gauge("actuator_ready", "1 once all topics and Nodes have been read.")
 
@@ -166,9 +166,7 @@ class ClusterActuator:
                 if feature.is_on and topic in feature.topics:
                     feature.learn(topic, node, decoded)
         except (RecordError, UnicodeDecodeError) as error:
-            BAD.labels(topic.name).inc()
-            log.warning("invalid record", topic=topic.name, partition=record.partition,
-                        offset=record.offset, why=str(error))  # fmt: skip
+            refuse(record.topic, error, partition=record.partition, offset=record.offset)
 
     # -- the API server
 
@@ -264,5 +262,4 @@ def _hand_over(follower: Follower, encoded: msgspec.Raw, *, is_deleted: bool = F
         else:
             follower.observed(encoded)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        BAD.labels("objects").inc()
-        log.warning("invalid object", follower=type(follower).__name__, why=str(error))
+        refuse("objects", error, follower=type(follower).__name__)

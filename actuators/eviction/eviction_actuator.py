@@ -17,7 +17,7 @@ from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
 from actuators.eviction.eviction_gate import EvictionGate
 from actuators.eviction.eviction_records import ObservedActions
-from actuators.eviction.former_actions import BAD, read_former_actions
+from actuators.eviction.former_actions import read_former_actions
 from actuators.eviction.log_marks import emptied_partitions, keep_marks, mark
 from actuators.eviction.migration_jobs import MigrationJobs
 from actuators.eviction.outcome_log import OutcomeLog
@@ -29,6 +29,7 @@ from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KafkaError, RecordError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
+from pipeline.kafka.refused_records import refuse
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
@@ -94,11 +95,17 @@ class Evictor:
 
     async def _lead(self) -> None:
         await self._learn_limits()
+        await self._warn_if_stopped()
         self._trouble = "catching up with plans"
         await run_all([
             self._read(), self._work(), self._follow_policy(), watch_departures(self._gate),
             self._keep_marks(), self._jobs.run(),
         ])  # fmt: skip
+
+    async def _warn_if_stopped(self) -> None:
+        """Log at the start that no pod will be evicted. Later each plan says so."""
+        if (reason := await self._gate.stop_reason()) is not None:
+            log.warning("no pod is evicted until this changes", why=reason)
 
     async def _keep_marks(self) -> None:
         kafka = self._settings.kafka
@@ -169,16 +176,13 @@ class Evictor:
         try:
             plan = _decode_plan(record.key or b"", record.value)
         except (RecordError, UnicodeDecodeError) as error:
-            BAD.inc()
-            log.warning("invalid plan", partition=record.partition, offset=record.offset,
-                        why=str(error))  # fmt: skip
+            refuse(record.topic, error, partition=record.partition, offset=record.offset)
             return
         if plan is None:
             return
         if (reason := excess(plan, len(record.value or b""))) is not None:
-            BAD.inc()
-            log.warning("invalid plan", partition=record.partition, offset=record.offset,
-                        why=reason)  # fmt: skip
+            refuse(record.topic, InvalidRecordError(reason), partition=record.partition,
+                   offset=record.offset)  # fmt: skip
             action = self._gate.action(plan, None, "refused", f"TooLarge: {reason}")
             self._gate.actions.put(action)
             return

@@ -254,12 +254,16 @@ class EvictionGate:
         limits = self.limits_now(pod, state, ignored=PASSING | IN_TIME)
         if limits.refusal is not None:
             return _refused(str(limits.refusal), DEFAULT_WAIT_SECONDS)
-        stopped = await stop_reason(self.api, self.stop_path, self.clock, self.may_evict)
-        if stopped is not None:
+        if (stopped := await self.stop_reason()) is not None:
             return _refused(f"Stopped: {stopped}")
         if self.clock.monotonic() >= checks.until:
             return _refused("Expired: the plan is no longer valid")
         return None
+
+    async def stop_reason(self) -> str | None:
+        """Why no pod may be evicted at this moment: the kill switch, or the lease; None if one
+        may."""
+        return await stop_reason(self.api, self.stop_path, self.clock, self.may_evict)
 
     async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, checks: "_Checks") -> Result:
         """Ask for the eviction until there is an answer, for a limited time."""

@@ -1,7 +1,6 @@
 """Read what former leaders did from springtide.actions, and how far back that is complete."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
@@ -13,18 +12,14 @@ from pipeline.kafka.follow import (
     open_follower,
     topic_partitions,
 )
+from pipeline.kafka.refused_records import refuse
 from pipeline.logs import get_logger
-from pipeline.metrics import counter
 from pipeline.settings import KafkaSettings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ACTIONS
 
 log = get_logger(__name__)
-
-BAD: Final = counter(
-    "evictor_bad_records", "Invalid plans and PodMigrationJobs, and invalid actions read at start."
-)
 
 Learn = Callable[[ActionRecord, float], None]
 """Takes an action, and when the broker appended it (Unix time). Raises ValueError if it is
@@ -85,8 +80,6 @@ def _learn(record: ConsumerRecord, learn: Learn) -> bool:
     try:
         learn(decode_json(ActionRecord, record.value), record.timestamp / 1000)
     except (RecordError, ValueError) as error:
-        BAD.inc()
-        log.warning("invalid action", partition=record.partition, offset=record.offset,
-                    why=str(error))  # fmt: skip
+        refuse(record.topic, error, partition=record.partition, offset=record.offset)
         return False
     return True

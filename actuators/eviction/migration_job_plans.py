@@ -20,9 +20,9 @@ TURN_SECONDS: Final = 300.0
 _LONGEST_TEXT: Final = 1024
 
 
-def plan_of(job: KnownJob, pod: LivePod, clock: Clock) -> ReceivedPlan:
-    """The plan that a job stands for."""
-    metadata, age = job.object.metadata, age_seconds(job.object, clock)
+def plan_of(job: KnownJob, pod: LivePod, clock: Clock, age: float) -> ReceivedPlan:
+    """The plan that a job of this age stands for."""
+    metadata = job.object.metadata
     now, monotonic = clock.now(), clock.monotonic()
     left = max((ttl_or_none(job.object) or UNLIMITED_SECONDS) - age, 0.0)
     left, annotations = min(left, TURN_SECONDS), metadata.annotations
@@ -69,11 +69,11 @@ def terms_of(job: KnownJob, watch: JobWatch) -> Terms:
     return Terms(is_wanted, objection, submitted.delete_options, policy, ignored)
 
 
-def age_seconds(job: JobObject, clock: Clock) -> float:
-    """The time since the API server created the job, 0 if it seems to be in the future."""
+def age_seconds(job: JobObject, server_now: float) -> float:
+    """The time since the API server created the job, by its clock, which differs from the
+    broker's; 0 if that seems to be in the future."""
     created_at = time_or_none(job.metadata.creation_timestamp)
-    now = clock.now()
-    return max(now - (now if created_at is None else created_at), 0.0)
+    return 0.0 if created_at is None else max(server_now - created_at, 0.0)
 
 
 def ttl_or_none(job: JobObject) -> float | None:

@@ -7,6 +7,8 @@ from collections import deque
 from decimal import Decimal
 from typing import Final
 
+import msgspec
+
 from actuators.eviction.migration_job_objects import Report, create_report, report_name
 from actuators.eviction.migration_job_watch import STRATEGY, JobWatch
 from pipeline.errors import ConflictError, KubernetesError
@@ -51,7 +53,8 @@ class EvictionReports:
         ones wait."""
         for _ in range(min(len(self._waiting), most)):
             try:
-                self._watch.observe(await create_report(self._api, self._waiting.popleft()))
+                job = await create_report(self._api, self._waiting.popleft())
+                self._watch.observe(job, len(msgspec.json.encode(job)))
             except ConflictError:
                 pass  # it exists, and the watch delivers it
             except KubernetesError as error:

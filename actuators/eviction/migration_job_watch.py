@@ -1,15 +1,16 @@
 """Follow the PodMigrationJobs of the cluster, if it has any."""
 
 import math
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from actuators.eviction.former_actions import BAD
 from actuators.eviction.migration_job_objects import JobObject, read_job
 from pipeline.errors import ApiRefusedError, InvalidRecordError
+from pipeline.kafka.refused_records import refuse
 from pipeline.kube.api_client import Api
 from pipeline.kube.list_watch import Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
@@ -22,15 +23,18 @@ STRATEGY: Final = "PodMigrationJob"
 """The strategy of the plans that jobs stand for."""
 MOST_JOBS: Final = 10_000
 """Jobs that are read; further ones are ignored until half of these are gone."""
+MOST_BYTES: Final = 64 * 2**20
+"""Likewise of all jobs together, as JSON: one may have more than a megabyte."""
 _NOT_SERVED_SECONDS: Final = 60.0
 
 
 @dataclass
 class KnownJob:
-    """A job as last observed, when it is looked at next (monotonic), whether its pod was handed to
-    the executor, and when that ends its turn (monotonic)."""
+    """A job as last observed, with its size as JSON, when it is looked at next (monotonic), whether
+    its pod was handed to the executor, and when that ends its turn (monotonic)."""
 
     object: JobObject
+    size_bytes: int
     due: float
     is_submitted: bool = False
     turn_ends_at: float = -math.inf
@@ -49,6 +53,12 @@ class KnownJob:
         return is_request and not job.spec.paused and not is_finished(job.status)
 
     @property
+    def pod(self) -> tuple[str | None, str | None]:
+        """Namespace and name of the pod."""
+        reference = self.object.spec.pod_ref
+        return reference.namespace, reference.name
+
+    @property
     def order(self) -> tuple[str, str]:
         """Older jobs come first."""
         return self.object.metadata.creation_timestamp, self.plan_id
@@ -63,8 +73,14 @@ class JobWatch:
         # The names of a list that is not yet complete.
         self._listed: set[str] | None = None
         self._has_ignored = False
+        self._bytes = 0
+        self._by_pod: dict[tuple[str | None, str | None], dict[str, KnownJob]] = {}
         self.jobs: dict[str, KnownJob] = {}
         self.is_read = False
+
+    def of_pod(self, job: KnownJob) -> Iterable[KnownJob]:
+        """The jobs about the pod of this one, with itself."""
+        return self._by_pod.get(job.pod, {}).values()
 
     async def run(self) -> None:
         """Follow the jobs, until cancelled."""
@@ -85,7 +101,8 @@ class JobWatch:
         async with aclosing(follow(self.api, PATH, was_allowed=self.is_read)) as events:
             async for event in events:
                 self.deliver(event)
-                if self._has_ignored and len(self.jobs) <= MOST_JOBS // 2:
+                is_half_empty = len(self.jobs) <= MOST_JOBS // 2 and self._bytes <= MOST_BYTES // 2
+                if self._has_ignored and is_half_empty:
                     return
 
     def deliver(self, event: Event) -> None:
@@ -98,7 +115,7 @@ class JobWatch:
                     self._take(encoded)
             case Complete():
                 for name in self.jobs.keys() - (self._listed or ()):
-                    del self.jobs[name]
+                    self._drop(name)
                 self._listed = None
                 if not self.is_read:
                     log.info("PodMigrationJobs are read", jobs=len(self.jobs))
@@ -110,28 +127,55 @@ class JobWatch:
         try:
             job = read_job(encoded)
         except InvalidRecordError as error:
-            BAD.inc()
-            log.warning("invalid PodMigrationJob", why=str(error))
+            refuse("PodMigrationJob", error)
             return
         if is_deleted:
-            self.jobs.pop(job.metadata.name, None)
+            self._drop(job.metadata.name)
         else:
-            self.observe(job)
+            self.observe(job, memoryview(encoded).nbytes)
 
-    def observe(self, job: JobObject) -> None:
-        """Take a job as it is now."""
+    def replace(self, job: KnownJob, after: JobObject) -> None:
+        """Take the answer to a write of a job."""
+        is_known = self.jobs.get(job.object.metadata.name) is job
+        if is_known:
+            self._drop(job.object.metadata.name)
+        job.object = after
+        if is_known:
+            self._keep(job)
+
+    def observe(self, job: JobObject, size_bytes: int) -> None:
+        """Take a job as it is now; of this size as JSON."""
         name, now = job.metadata.name, self.api.clock.monotonic()
-        if self._listed is not None:
-            self._listed.add(name)
         known = self.jobs.get(name)
-        if known is None or known.object.metadata.uid != job.metadata.uid:
-            if known is not None or len(self.jobs) < MOST_JOBS:
-                self.jobs[name] = KnownJob(job, now)
-            elif not self._has_ignored:
-                self._has_ignored = True
-                log.warning("too many PodMigrationJobs; further ones wait", most=MOST_JOBS)
+        self._drop(name)
+        if len(self.jobs) >= MOST_JOBS or self._bytes + size_bytes > MOST_BYTES:
+            if not self._has_ignored:
+                log.warning("too many PodMigrationJobs; further ones wait", most=MOST_JOBS,
+                            most_bytes=MOST_BYTES)  # fmt: skip
+            self._has_ignored = True
             return
+        if known is None or known.object.metadata.uid != job.metadata.uid:
+            known = KnownJob(job, size_bytes, now)
         if known.object.spec != job.spec:
             known.is_submitted = False
         if known.object != job:
-            known.object, known.due = job, min(known.due, now)
+            known.object, known.size_bytes, known.due = job, size_bytes, min(known.due, now)
+        self._keep(known)
+
+    def _keep(self, job: KnownJob) -> None:
+        name = job.object.metadata.name
+        if self._listed is not None:
+            self._listed.add(name)
+        self.jobs[name] = job
+        self._by_pod.setdefault(job.pod, {})[name] = job
+        self._bytes += job.size_bytes
+
+    def _drop(self, name: str) -> None:
+        job = self.jobs.pop(name, None)
+        if job is None:
+            return
+        self._bytes -= job.size_bytes
+        jobs = self._by_pod[job.pod]
+        del jobs[name]
+        if not jobs:
+            del self._by_pod[job.pod]

@@ -23,6 +23,7 @@ from actuators.eviction.migration_job_objects import (
 from actuators.eviction.migration_job_plans import age_seconds, plan_of, terms_of, ttl_or_none
 from actuators.eviction.migration_job_reports import EvictionReports
 from actuators.eviction.migration_job_watch import STRATEGY, JobWatch, KnownJob
+from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.relief import ReliefExecutor
 from pipeline.errors import (
     ConflictError,
@@ -156,7 +157,7 @@ class MigrationJobs:
             if not job.is_wanted:
                 job.is_submitted = False
                 continue
-            plan, terms = plan_of(job, pod, self._gate.clock), terms_of(job, self.watch)
+            plan, terms = self._plan_of(job, pod), terms_of(job, self.watch)
             job.turn_ends_at = plan.expires_at
             await self._relief.take_pod(plan, terms.applied_to(pod), terms)
 
@@ -203,7 +204,7 @@ class MigrationJobs:
         if current.is_left_alone or (not is_acting and (job.is_submitted or current.is_ours)):
             job.due += _REST_SECONDS
             return False
-        age = age_seconds(current, self._gate.clock)
+        age = self._age_seconds(current)
         if is_acting and is_garbage(ttl_or_none(current), age):
             await delete_job(self._gate.api, current)
             return True
@@ -263,7 +264,7 @@ class MigrationJobs:
         own_uid = (current.spec.pod_ref.uid or "") if current.is_ours else ""
         return Knowledge(
             at=format_time(math.floor(self._gate.clock.now())),
-            age_seconds=age_seconds(current, self._gate.clock),
+            age_seconds=self._age_seconds(current),
             pod=None if pod is None else KnownPod(pod.record.uid, pod.record.node, pod.is_deleted),
             asked_uid=last.asked_uid or own_uid,
             waits_for=waits_for,
@@ -272,6 +273,13 @@ class MigrationJobs:
             reservation=NOT_MADE if is_direct else await self.reserve(current),
         )
 
+    def _age_seconds(self, job: JobObject) -> float:
+        server_now = self._gate.api.server_now()
+        return age_seconds(job, self._gate.clock.now() if server_now is None else server_now)
+
+    def _plan_of(self, job: KnownJob, pod: LivePod) -> ReceivedPlan:
+        return plan_of(job, pod, self._gate.clock, self._age_seconds(job.object))
+
     def _take_back(self, job: KnownJob, key: str) -> None:
         """Let a job have another turn."""
         del self._outcomes[key]
@@ -279,11 +287,8 @@ class MigrationJobs:
 
     def _earlier_job(self, job: KnownJob) -> str:
         """Why a job waits for an older one about the same pod; empty if there is none."""
-        pod, age = job.object.spec.pod_ref, job.order
-        for other in self.watch.jobs.values():
-            its = other.object.spec.pod_ref
-            is_same = (its.namespace, its.name) == (pod.namespace, pod.name)
-            if is_same and other.is_wanted and other.order < age:
+        for other in self.watch.of_pod(job):
+            if other.is_wanted and other.order < job.order:
                 name = other.object.metadata.name
                 return f"Duplicate: PodMigrationJob {name} of the pod comes first"
         return ""
@@ -306,7 +311,7 @@ class MigrationJobs:
     def _wrote(self, job: KnownJob, before: JobObject, after: JobObject) -> None:
         """Take the answer to a write, unless the watch was faster: it may know a later change."""
         if job.object is before:
-            job.object = after
+            self.watch.replace(job, after)
 
     def _observe_end(self, job: KnownJob, pod: LivePod | None, status: MigrationJobStatus) -> None:
         """Say once how a job would end in mode act."""
@@ -314,5 +319,5 @@ class MigrationJobs:
         text = f"would end as {status.phase}: {status.reason}: {status.message}"
         log.info("PodMigrationJob", job=job.object.metadata.name, why=text)
         if pod is not None and pod.record.node:
-            plan = plan_of(job, pod, self._gate.clock).plan
+            plan = self._plan_of(job, pod).plan
             self._gate.actions.put(self._gate.action(plan, pod, "observed", text))

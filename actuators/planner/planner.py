@@ -11,7 +11,7 @@ from actuators.planner.pool_means_publisher import (
     PoolMeansPublisher,
     read_pools_on_topic,
 )
-from actuators.planner.relief_policy import relief_policy
+from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, InvalidRecordError, KafkaError
@@ -23,18 +23,20 @@ from pipeline.kafka.producer import Keyed, Producer
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.logs import get_logger
-from pipeline.metrics import counter
+from pipeline.processors.descheduling.configured_strategies import strategies_off
+from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.descheduling.move_memory import LASTING_SECONDS, MoveMemory
 from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.node_pods import NodePodReader, NodePods
-from pipeline.tasks import run_all
+from pipeline.table.strategy_inputs import MEASURED
+from pipeline.tasks import cancel_tasks, run_all
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.dead_letters import DeadLetter
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.nodes import check_node_name
@@ -44,13 +46,14 @@ from pipeline.topics.registry import (
     EVICTION_PLANS,
     EVICTION_REQUESTS,
     FLEET,
+    WORKLOADS,
     Topic,
 )
 
 log = get_logger(__name__)
 
-BAD = counter("planner_bad_records", "Invalid requests, plans, actions and alerts that were read.")
 _POLICY_SECONDS: Final = 10.0
+_WORKLOADS_SECONDS: Final = 30.0
 _DELIVERY_SECONDS: Final = 5.0
 """Shorter than the time between the end of a lease's renewal and the next leader."""
 
@@ -67,6 +70,8 @@ class Planner:
         self._reader = NodePodReader(settings.kafka)
         self._memory = MoveMemory()
         table = Table(counting=rules.counting)
+        self._counted = (*MEASURED, *rules.counting.resources)
+        self._off: dict[str, str] = {}
         self._feed = Feed(
             table, client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
             topics=NODE_AND_POD_TOPICS,
@@ -75,8 +80,12 @@ class Planner:
         self._moves = Feed(
             Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
             topics=(EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, ALERTS), name="memory of moves",
-            take_record=self._take, on_bad=_count_bad,
-            recent_seconds=max(LASTING_SECONDS, FORGOTTEN_SECONDS),
+            take_record=self._take, recent_seconds=max(LASTING_SECONDS, FORGOTTEN_SECONDS),
+        )  # fmt: skip
+        self._workloads = Feed(
+            Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
+            topics=(WORKLOADS,), name="replicas of workloads",
+            take_record=lambda _, record: self._rounds.replicas.take(record.key, record.value),
         )  # fmt: skip
         self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
         self._rounds = ReliefRounds(
@@ -88,8 +97,8 @@ class Planner:
         """Plan until cancelled or until another process holds the lease."""
         async with self._producer:
             await run_all([
-                self._feed.run(), self._moves.run(), self._follow_policy(), self._plan(),
-                self._follow_means(),
+                self._feed.run(), self._follow_moves(), self._follow_policy(), self._plan(),
+                self._follow_means(), self._workloads.run(),
             ])  # fmt: skip
 
     def trouble(self) -> str:
@@ -101,11 +110,28 @@ class Planner:
                 return f"{feed.name}: {state.message}"
         return ""
 
+    async def _follow_moves(self) -> None:
+        # Requests of nodes that the table does not have are refused.
+        await self._feed.wait_caught_up()
+        await self._moves.run()
+
     async def _plan(self) -> None:
         await self._moves.wait_caught_up()
-        await self._feed.wait_caught_up()
+        await self._await_workloads()
         log.info("ready", remembered_plans=len(self._memory))
         await self._rounds.run()
+
+    async def _await_workloads(self) -> None:
+        """Wait for replicas until they cannot be read, or that takes long: without them a plan may
+        name a pod that the evictor refuses, which does no harm."""
+        feed = self._workloads
+        events = [asyncio.ensure_future(e) for e in (feed.wait_caught_up(), feed.wait_failure())]
+        try:
+            await asyncio.wait(
+                events, timeout=_WORKLOADS_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            await cancel_tasks(*events)
 
     async def _follow_means(self) -> None:
         await self._feed.wait_caught_up()
@@ -124,13 +150,19 @@ class Planner:
         namespace, name = kubernetes.config_namespace, kubernetes.descheduler_config_name
         while True:
             descheduling = await read_descheduling(self._api, namespace, name)
-            policy = None if descheduling is None else relief_policy(descheduling)
-            if policy is not None and policy != self._rounds.policy:
-                self._rounds.policy = policy
-                self._means.expiration_seconds = float(policy.args.usage_expiration_seconds)
-                log.info("policy is in force", strategies=policy.strategies, dry=sorted(policy.dry),
-                         why_not=policy.why_not)  # fmt: skip
+            if descheduling is not None:
+                self._take_policy(descheduling)
             await self._clock.sleep(_POLICY_SECONDS)
+
+    def _take_policy(self, descheduling: Descheduling) -> None:
+        policy = relief_policy(descheduling)
+        off = _off(descheduling, policy, self._counted)
+        if policy == self._rounds.policy and off == self._off:
+            return
+        self._rounds.policy, self._off = policy, off
+        self._means.expiration_seconds = float(policy.args.usage_expiration_seconds)
+        log.info("policy is in force", strategies=policy.strategies, dry=sorted(policy.dry),
+                 off=off)  # fmt: skip
 
     def _take(self, topic: Topic, record: ConsumerRecord) -> bool:
         appended_at = record.timestamp / 1000
@@ -169,6 +201,14 @@ class Planner:
             raise BrokerUnavailableError(text) from error
 
 
+def _off(
+    descheduling: Descheduling, policy: ReliefPolicy, counted: Collection[str]
+) -> dict[str, str]:
+    """Why strategies move nothing, by name."""
+    low = {LOW_NODE_LOAD: policy.why_not} if policy.why_not else {}
+    return low | strategies_off(descheduling, counted)
+
+
 def take_record(
     memory: MoveMemory, alerts: ReliefAlerts, topic: Topic, key: bytes | None,
     value: bytes | None, now: float, appended_at: float | None = None,
@@ -205,7 +245,3 @@ def _check_key(node: str, key: bytes | None) -> None:
     check_node_name(node)
     if node.encode() != key:
         raise InvalidRecordError(f"node {node!r:.80} differs from key {(key or b'')[:80]!r}")
-
-
-async def _count_bad(_letter: DeadLetter) -> None:
-    BAD.inc()

@@ -47,6 +47,7 @@ class PlanningGate:
         self._table, self._state, self._moves = table, state, moves
         self._decisions, self._memory, self._clock = decisions, memory, clock
         self._reason = ""
+        self._paused = Paused(set(), set())
 
     def reason_to_wait(self, policy: ReliefPolicy | None, now: float) -> str:
         """Why nothing may be planned, a label of `BLOCKED`; logs it once. Empty if all is well."""
@@ -66,7 +67,7 @@ class PlanningGate:
         return reason
 
     def paused(self, policy: ReliefPolicy, now: float) -> Paused:
-        """What is paused because the last plans did not help."""
+        """What is paused because the last plans did not help; logs each change once."""
 
         def pool(node: str) -> str:
             return pool_of(self._table, node)
@@ -80,7 +81,19 @@ class PlanningGate:
         for name in policy.strategies:
             is_paused = name in strategies or (name == LOW_NODE_LOAD and bool(pools))
             PAUSED.labels(name).set(is_paused)
-        return Paused(strategies, pools)
+        self._log_change(Paused(strategies, pools))
+        return self._paused
+
+    def _log_change(self, paused: Paused) -> None:
+        before, self._paused = self._paused, paused
+        if paused == before:
+            return
+        if any(paused):
+            log.warning("strategies are paused: too few of their last plans helped",
+                        strategies=sorted(paused.strategies - {LOW_NODE_LOAD}),
+                        pools=sorted(paused.pools))  # fmt: skip
+        else:
+            log.info("no strategy is paused any more")
 
     def _doubt(self, now: float) -> tuple[str, str] | None:
         for check in checks(self._decisions.outages, self._state, now):

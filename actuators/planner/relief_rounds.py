@@ -31,6 +31,7 @@ from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.descheduling.requested_relief import NAME as NODE_REQUESTS
 from pipeline.processors.descheduling.reserved_cpus import NAME as NODE_RESERVATION
+from pipeline.processors.eviction.known_replicas import KnownReplicas
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.table import FeedState, Table
 from pipeline.table.node_pods import NodePods
@@ -76,7 +77,8 @@ Publish = Callable[[Published], Awaitable[None]]
 class ReliefRounds:
     """The rounds of one leader. `state` is that of the feed of the table, `moves` that of the feed
     of plans and actions. `policy` may change at any time, None: it is not known yet. `alerts` are
-    those that are open, `requests` those of nodes. `may_publish` is asked before each record."""
+    those that are open, `requests` those of nodes, `replicas` those of workloads. `may_publish` is
+    asked before each record."""
 
     def __init__(
         self, table: Table, state: FeedState, moves: FeedState, decisions: Decisions,
@@ -85,7 +87,8 @@ class ReliefRounds:
     ) -> None:  # fmt: skip
         self.policy: ReliefPolicy | None = None
         self.alerts = ReliefAlerts()
-        self.requests = NodeRequests()
+        self.replicas = KnownReplicas()
+        self.requests = NodeRequests(lambda node: table.snapshot(node).node is not None)
         self._table, self._decisions = table, decisions
         self._memory, self._clock = memory, clock
         self._read_pods, self._publish, self._may_publish = read_pods, publish, may_publish
@@ -138,7 +141,8 @@ class ReliefRounds:
             self._last_round = self._clock.monotonic()
             ROUND_SECONDS.set(self._last_round - monotonic)
         await self._hopeless.send(now)
-        await self._outcomes.judge(now)
+        if blocked in ("", "policy", "outcome"):
+            await self._outcomes.judge(now)
 
     def _is_due(self, policy: ReliefPolicy, hot: Alerts, monotonic: float) -> bool:
         # A node whose alert opens again is planned for at once.
@@ -204,10 +208,12 @@ class ReliefRounds:
             return
         self._tried.update(chosen)
         self._tried_others.update(others)
+        self.requests.note_turn(others)
         began, held_back = self._clock.monotonic(), set[str]()
         rests = self._memory.rests(now)
         planning = self._planning(policy, paused.strategies, rests, planning.hot, now, held_back)
         plan = planning.plan(*pods)
+        _log_unmet_requests(plan)
         is_slow = self._clock.monotonic() - began > SLOW_SECONDS
         self._nodes_of_a_round = max(size // 2, 1) if is_slow else min(2 * size, NODES_OF_A_ROUND)
         if not await self._write(policy, hot, plan, pods, now):
@@ -288,8 +294,8 @@ class ReliefRounds:
             paused=paused,
             asked=self.requests.open(now),
             objection=objection,
-            # A node that became hot itself gives what its own usage shows, and no more.
-            incoming=[pod for pod in rests.incoming(span) if pod.node not in hot],
+            state_of=self.replicas.state_of,
+            incoming=rests.incoming(span),
             resting_targets=rests.resting_targets,
         )
         return ReliefPlanning(self._table, self._decisions, None, now, relief)
@@ -310,6 +316,18 @@ class ReliefRounds:
         seconds = (as_of or 0.0) - (time_or_none(opened) or 0.0)
         purpose = f"{node.node}/{node.strategy}/{opened}"
         return self._memory.next_id(purpose, int(max(seconds, 0.0) // LOOK_BACK_SECONDS))
+
+
+def _log_unmet_requests(plan: ReliefPlan) -> None:
+    """Log why no pod leaves a node that asks for relief: the first reason."""
+    for item in plan.items:
+        if item.strategy != NODE_REQUESTS or item.moves or not item.stays:
+            continue
+        first = item.stays[0]
+        reasons = [first.reason, *(f"{each.node}: {each.reason}" for each in first.rejected[:1])]
+        log.info("no pod leaves the node, although it asks for relief", per=item.node,
+                 node=item.node, pods=len(item.stays),
+                 why=": ".join([f"{first.namespace}/{first.name}", *reasons]))  # fmt: skip
 
 
 def _workload(pod: PodRecord) -> str:

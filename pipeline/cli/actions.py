@@ -2,8 +2,10 @@
 
 import asyncio
 import signal
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from textwrap import wrap
 from typing import Final
 
 import click
@@ -14,15 +16,22 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
-from pipeline.cli.safe_output import print_lines
+from pipeline.cli.safe_output import print_lines, printable
 from pipeline.clock import SystemClock
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
+from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.registry import ACTIONS
 
 _POLL_SECONDS: Final = 1.0
 _HEADERS: Final = ("TIME", "NODE", "ACTUATOR", "OUTCOME", "SUBJECT", "REASON")
+COLUMNS: Final = 120
+"""The longest line."""
+_WIDEST: Final = 40
+"""Wider cells move what follows them in their row alone."""
+_INDENT: Final = 4 * " "
+_MOST_EXPLAINED: Final = 1000
 _COLUMN_HELP: Final = {
     "Columns": [
         (
@@ -32,7 +41,11 @@ _COLUMN_HELP: Final = {
             "to evict the pod.",
         ),
         ("SUBJECT", "The pods that an eviction is about, or the values that change."),
-        ("REASON", "The error or refusal; else why the action was wanted."),
+        (
+            "REASON",
+            "The error or refusal; else why the action was wanted. A plan is explained "
+            "with its first action.",
+        ),
     ]
 }
 
@@ -87,15 +100,16 @@ async def _show(
     settings: Settings, node: str | None, since_seconds: float, as_json: bool, *,
     headers: bool, watch: bool,
 ) -> None:  # fmt: skip
-    since = SystemClock().now() - since_seconds
+    since, table = SystemClock().now() - since_seconds, ActionTable()
     async with records_since(settings.kafka, ACTIONS, ActionRecord, since) as records:
         actions = actions_of(node, await records.to_end())
-        _print(actions, as_json=as_json, headers=headers)
+        _print(table, actions, as_json=as_json, headers=headers)
         if not actions:
-            click.echo("no action", err=True)
+            about = "" if node is None else f" about node {printable(node)}"
+            click.echo(f"no action{about} since {format_time(since)}", err=True)
         while watch:
             if actions := actions_of(node, await records.next(_POLL_SECONDS)):
-                _print(actions, as_json=as_json, headers=False)
+                _print(table, actions, as_json=as_json, headers=False)
 
 
 def actions_of(node: str | None, actions: Iterable[ActionRecord]) -> list[ActionRecord]:
@@ -104,24 +118,67 @@ def actions_of(node: str | None, actions: Iterable[ActionRecord]) -> list[Action
     return sorted(chosen, key=lambda action: (action.at, action.node))
 
 
-def _print(actions: Sequence[ActionRecord], *, as_json: bool, headers: bool) -> None:
+def _print(
+    table: "ActionTable", actions: Sequence[ActionRecord], *, as_json: bool, headers: bool
+) -> None:
     if as_json:
         click.echo(msgspec.json.encode(ActionList(items=actions)))
     elif actions:
-        print_lines([*action_lines(actions, headers=headers)])
+        print_lines(table.lines(actions, headers=headers))
 
 
-def action_lines(actions: Iterable[ActionRecord], *, headers: bool) -> Iterator[str]:
-    """Yield the table of actions."""
-    rows = [_HEADERS] if headers else []
-    rows += [
-        (
-            action.at, action.node, action.actuator, action.outcome, _subject(action),
-            action.error or action.why,
-        )
-        for action in actions
-    ]  # fmt: skip
-    yield from align_columns(rows)
+class ActionTable:
+    """Lays out actions as lines of `COLUMNS` columns at most, batch after batch. What is longer is
+    continued, indented. The text of a plan stands with its first action alone: each of its pods
+    would repeat it."""
+
+    def __init__(self) -> None:
+        self._explained: OrderedDict[int, None] = OrderedDict()
+
+    def lines(self, actions: Iterable[ActionRecord], *, headers: bool) -> Iterator[str]:
+        """Yield the lines of these actions."""
+        rows = [_HEADERS] if headers else []
+        rows += [
+            (
+                action.at, action.node, action.actuator, action.outcome, _subject(action),
+                self._reason(action),
+            )
+            for action in actions
+        ]  # fmt: skip
+        cells = [[printable(cell) for cell in row] for row in rows]
+        heads = align_columns([row[:-1] for row in cells], widest=_WIDEST)
+        whole = align_columns(cells, widest=_WIDEST)
+        for row, head, line in zip(cells, heads, whole, strict=True):
+            subject, reason = row[-2:]
+            lines = [line, f"{head}  {reason}"]
+            short = [each for each in lines if len(each) <= COLUMNS]
+            yield from short[:1] or _continued(head, subject, reason)
+
+    def _reason(self, action: ActionRecord) -> str:
+        """The error, or why the action was wanted; of a plan that was explained, its id."""
+        if action.error or not action.plan:
+            return action.error or action.why
+        key = hash((action.plan, action.why))
+        is_explained = key in self._explained
+        self._explained[key] = None
+        self._explained.move_to_end(key)
+        if len(self._explained) > _MOST_EXPLAINED:
+            self._explained.popitem(last=False)
+        return f"plan {action.plan}" if is_explained else action.why
+
+
+def _continued(head: str, subject: str, reason: str) -> Iterator[str]:
+    """Yield a line without the reason, and without the subject if that has no room, and the lines
+    that continue it."""
+    parts = [head, reason]
+    if len(head) > COLUMNS:
+        parts = [head.removesuffix(subject).rstrip(), subject, reason]
+    for part in parts:
+        indent = _INDENT if part is not parts[0] else ""
+        yield from wrap(
+            part, COLUMNS, initial_indent=indent, subsequent_indent=_INDENT,
+            break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _subject(action: ActionRecord) -> str:

@@ -1,7 +1,7 @@
 """A DeschedulerConfiguration in force as text and as a document, for `springtide policy`."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 import msgspec
@@ -15,14 +15,23 @@ from pipeline.processors.descheduling.descheduler_config import (
     Profile,
 )
 from pipeline.processors.descheduling.eviction_policy import migration_policy
-from pipeline.processors.descheduling.field_types import PluginArgs
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, NodePool
+from pipeline.processors.descheduling.low_node_load_args import PoolArgs
 from pipeline.processors.descheduling.strict_reading import NOTHING
+from pipeline.processors.policy.config_sections import json_keys
 from pipeline.processors.policy.selectors import Selector
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import NodeRecord
 
 _EVICTS: Final = "evicts"
+_OF_POOLS: Final = {*json_keys(PoolArgs).values(), "nodePools", "detectorCacheTimeout"}
+_SAID: Final = {"apiVersion", "kind", "paused", "dryRun"}
+"""Keys that the text has in other words, or that have no effect."""
+_SAID_OF_MIGRATION: Final = _SAID | {
+    "maxMigratingGlobally", "maxMigratingPerNode", "maxMigratingPerNamespace", "evictQPS",
+    "evictionPolicy", "priorityThreshold", "evictSystemCriticalPods", "maxConcurrentReconciles",
+    "defaultJobMode", "arbitrationArgs",
+}  # fmt: skip
 
 
 def descheduling_document(descheduling: Descheduling) -> dict[str, Any]:
@@ -132,21 +141,35 @@ def _profile_lines(descheduling: Descheduling, profile: Profile) -> Iterator[str
     strategies = _strategies(profile)
     for name in strategies:
         state = _state(descheduling, profile, name)
-        yield f"  {name}: {'; '.join([state, *_own_values(profile.args.get(name))])}"
-        if name == LOW_NODE_LOAD and profile.low_node_load is not None:
-            yield from _pool_lines(profile.low_node_load)
+        low = profile.low_node_load if name == LOW_NODE_LOAD else None
+        args = profile.args.get(name) if low is None else low.args
+        values = _own_values(args, _SAID if low is None else _SAID | _OF_POOLS)
+        yield f"  {name}: {'; '.join([state, *values])}"
+        if low is not None:
+            yield from _pool_lines(low)
     for name, args in profile.args.items():
         if name not in (MIGRATION_CONTROLLER, *strategies):
-            yield f"  {name}: {'; '.join(['does not run here', *_own_values(args)])}"
+            yield f"  {name}: {'; '.join(['does not run here', *_own_values(args, _SAID)])}"
     yield from _migration_lines(profile)
 
 
-def _own_values(args: PluginArgs | None) -> Iterator[str]:
-    """The arguments that are not the default."""
+def _own_values(args: msgspec.Struct | None, said: Set[str]) -> Iterator[str]:
+    """The arguments that are not the default, except for those that are `said` elsewhere."""
     default = {} if args is None else _builtins(type(args)())
     for key, value in ({} if args is None else _builtins(args)).items():
-        if default.get(key) != value:
-            yield f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        if key not in said and default.get(key) != value:
+            yield f"{key} {_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case {"count": count, **others} if not others:
+            return str(count)
+        case {"percent": percent, **others} if not others:
+            return f"{percent}%"
+    return json.dumps(value)
 
 
 def _pool_lines(low: LowNodeLoad) -> Iterator[str]:
@@ -173,11 +196,15 @@ def _migration_lines(profile: Profile) -> Iterator[str]:
     }
     limits = [f"{cap} {scope}" for scope, cap in caps.items() if cap]
     priority = migration.protected_priority
-    yield (
-        f"  {MIGRATION_CONTROLLER}: {'dry run' if migration.dry_run else migration.eviction_policy}"
-        f", at once {', '.join(limits) or 'no limit'}, {migration.evict_per_second:g} per second; "
-        + ("no priority is protected" if priority is None else f"not from priority {priority} on")
+    head = (
+        f"{'dry run' if migration.dry_run else migration.eviction_policy}, at once "
+        f"{', '.join(limits) or 'no limit'}, {migration.evict_per_second:g} per second"
     )
+    protected = "no priority is protected"
+    if priority is not None:
+        protected = f"not from priority {priority} on"
+    values = [head, protected, *_own_values(migration, _SAID_OF_MIGRATION)]
+    yield f"  {MIGRATION_CONTROLLER}: {'; '.join(values)}"
 
 
 def hot_node_text(record: NodeRecord) -> str:

@@ -9,6 +9,8 @@ from typing import Final
 import click
 import msgspec
 
+from actuators.planner.former_moves import FormerMoves, read_former_moves, relief_after
+from actuators.planner.relief_policy import relief_policy
 from pipeline.cli.explain_request import SETTINGS, load_rules
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
@@ -27,9 +29,15 @@ from pipeline.extender.plan_documents import (
     StrategyOutcome,
 )
 from pipeline.extender.relief_planning import ReliefPlanning
-from pipeline.processors.descheduling.descheduler_config import Descheduling
+from pipeline.processors.descheduling.descheduler_config import KIND, Descheduling
+from pipeline.processors.descheduling.requested_relief import NAME as NODE_REQUESTS
 from pipeline.settings import Settings
-from pipeline.sources.policy_file import descheduling_in, policy_objects_in
+from pipeline.sources.policy_file import (
+    LARGEST_POLICY_BYTES,
+    contents_text,
+    descheduling_in,
+    policy_objects_in,
+)
 from pipeline.table import NODE_AND_POD_TOPICS, Table
 from pipeline.table.node_pods import read_node_pods
 
@@ -59,8 +67,10 @@ def command(settings: Settings, file: Path | None, as_json: bool) -> None:
     evicted. Without --policy, nodes with an open alert are relieved; with it, every node that is
     above its thresholds now, and other strategies that it enables run, too. `springtide planner`
     relieves nodes with an open alert, and runs the other strategies of the cluster's configuration.
-    The landing is simulated with the filters and scores of an extender of the local settings, and
-    with node selector, required node affinity, taints and requests.
+    Plans, evictions and requests of nodes of the last hours count as for the planner: what rests,
+    and what the evictor refused, stays, and the output says why. The landing is simulated with the
+    filters and scores of an extender of the local settings, and with node selector, required node
+    affinity, taints and requests.
 
     \b
     Examples:
@@ -74,23 +84,29 @@ def command(settings: Settings, file: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(plan))
     else:
-        print_lines(plan_lines(plan))
+        print_lines(plan_lines(plan, file))
     if not any(outcome.moves for outcome in plan.strategies):
         raise click.exceptions.Exit(_NOTHING_MOVES)
 
 
 def _read_policy(file: Path) -> Descheduling:
     name = argument_name(file)
-    read = descheduling_in(policy_objects_in(read_argument(file), name), name)
+    objects = policy_objects_in(read_argument(file, LARGEST_POLICY_BYTES), name)
+    read = descheduling_in(objects, name)
     descheduling, problems = read or (None, ())
     for problem in problems:
         click.echo(f"warning: {printable(str(problem))}", err=True)
     profiles = () if descheduling is None else descheduling.profiles
     has_strategy = any(profile.enabled.get("balance") for profile in profiles)
-    if descheduling is None or not (descheduling.low_node_load or has_strategy):
-        what = "DeschedulerConfiguration" if read is None else "strategy that is in force"
+    if read is None:
         raise InvalidPolicyError(
-            f"{name} has no {what}",
+            f"{name} has no {KIND}: {contents_text(objects)}",
+            hint="write one as docs/reference/descheduler.md says, or give its ConfigMap as "
+            "kubectl prints it",
+        )
+    if descheduling is None or not (descheduling.low_node_load or has_strategy):
+        raise InvalidPolicyError(
+            f"{name} has no strategy that is in force",
             hint=f"check it with `springtide policy {shlex.quote(str(file))}`",
         )
     return descheduling
@@ -106,27 +122,62 @@ async def _plan(settings: Settings, descheduling: Descheduling | None) -> Relief
                 hint="start `springtide exporter` on a node and one `springtide worker`; "
                 "if both run, `springtide doctor` says what is wrong",
             )
-        planning = ReliefPlanning(feed.table, decisions, descheduling, SystemClock().now())
-    for name in planning.ignored_resources:
-        text = f"usage of {printable(name)} is not measured: its thresholds are ignored"
-        click.echo(f"warning: {text}", err=True)
+        former = await read_former_moves(settings.kafka, feed.table, SystemClock().now())
+        planning = planning_after(former, feed.table, decisions, descheduling, SystemClock().now())
+    for warning in _warnings(planning, former, descheduling):
+        click.echo(f"warning: {warning}", err=True)
     span, now = planning.span_seconds, SystemClock().now()
     return planning.plan(*await read_node_pods(settings.kafka, planning.sources, span, now))
 
 
-def plan_lines(plan: ReliefPlan) -> Iterator[str]:
-    """The plan as text for people."""
-    if not plan.strategies:
-        yield "nothing would move: no node has thresholds"
+def planning_after(
+    former: FormerMoves, table: Table, decisions: Decisions, descheduling: Descheduling | None,
+    now: float,
+) -> ReliefPlanning:  # fmt: skip
+    """What the planner would plan now, by this configuration, after these moves."""
+    names = () if descheduling is None else relief_policy(descheduling).others_on
+    relief = relief_after(former, table, names, now)
+    return ReliefPlanning(table, decisions, descheduling, now, relief)
+
+
+def _warnings(
+    planning: ReliefPlanning, former: FormerMoves, descheduling: Descheduling | None
+) -> Iterator[str]:
+    for name in planning.ignored_resources:
+        yield f"usage of {printable(name)} is not measured: its thresholds are ignored"
+    for name in former.missing:
+        yield f"there is no topic {printable(name)}: what it would say counts as nothing"
+    asking = former.requests.open(SystemClock().now())
+    if asking and descheduling is None:
+        count = f"{len(asking)} nodes ask" if len(asking) > 1 else f"node {min(asking)} asks"
         yield (
-            "  give a DeschedulerConfiguration with --policy, or let the watcher read one (see the "
-            "how-to about hot nodes)"
+            f"{printable(count)} for relief, which is planned with --policy, by a configuration "
+            f"that enables {NODE_REQUESTS}"
         )
+
+
+def plan_lines(plan: ReliefPlan, policy: Path | None = None) -> Iterator[str]:
+    """The plan as text for people; `policy` is the file that it goes by."""
+    if not plan.strategies:
+        yield from _no_strategy_lines(policy)
     for outcome in plan.strategies:
         yield _outcome_line(outcome)
         for node in plan.items:
             if (node.strategy, node.pool) == (outcome.strategy, outcome.pool):
                 yield from _node_lines(node)
+
+
+def _no_strategy_lines(policy: Path | None) -> Iterator[str]:
+    if policy is None:
+        yield "nothing would move: no node has thresholds"
+        yield (
+            "  give a DeschedulerConfiguration with --policy, or let the watcher read one (see the "
+            "how-to about hot nodes)"
+        )
+        return
+    yield f"nothing would move: {argument_name(policy)} has no strategy in force for any node"
+    check = f"springtide policy {shlex.quote(str(policy))}"
+    yield f"  `{check}` says what is in force, with --nodes for each node"
 
 
 def _outcome_line(outcome: StrategyOutcome) -> str:
@@ -152,7 +203,7 @@ def _node_lines(node: PlannedNode) -> Iterator[str]:
         pod = f"{move.namespace}/{move.name} ({move.pod_class}, {_used_text(move)})"
         yield f"    {pod} {where}{score}"
         if move.target:
-            yield f"      usage there {_percents_text(move.target_usage)}{_peak_text(move)}"
+            yield f"      usage there {_target_text(move)} after all moves{_peak_text(move)}"
         yield from _rejected_lines(move.rejected, move.rejections)
     yield f"    then {_percents_text(node.projected_usage)}: " + (
         "relieved" if node.relieved else "not relieved, its alert would stay open"
@@ -169,6 +220,18 @@ def _used_text(move: PlannedMove) -> str:
 def _percents_text(percents: Mapping[str, float]) -> str:
     known = {name: percents[name] for name in ("cpu", "memory") if name in percents}
     return ", ".join(f"{name} {percent:.1f}%" for name, percent in known.items())
+
+
+def _target_text(move: PlannedMove) -> str:
+    """Usage of the target before and after all moves of the plan."""
+    before, after = move.target_usage_before, move.target_usage
+    shown = {name: after[name] for name in ("cpu", "memory") if name in after}
+    parts = [
+        f"{name} {before[name]:.1f}% -> {percent:.1f}%" if name in before else
+        f"{name} {percent:.1f}%"
+        for name, percent in shown.items()
+    ]  # fmt: skip
+    return ", ".join(parts)
 
 
 def _peak_text(move: PlannedMove) -> str:

@@ -43,8 +43,8 @@ def command(settings: Settings) -> None:
     mode is act and its limits allow it. `springtide plan` prints what would be planned now.
 
     The thresholds, caps and arguments are those of Koordinator's DeschedulerConfiguration in the
-    ConfigMap koord-descheduler-config. Nothing is planned unless it enables LowNodeLoad in
-    plugins.balance. With dryRun plans are only logged.
+    ConfigMap koord-descheduler-config. Nothing is planned unless it enables LowNodeLoad, or another
+    strategy, in plugins.balance. With dryRun plans are only logged.
 
     A hot node gets one plan at a time, and the next one when its usage shows the effect. A workload
     gives no pod for half an hour after an eviction. While usage or the watcher is silent, nothing

@@ -54,12 +54,18 @@ class CandidateNodes:
         self._index = _as_slice(rows)
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._freed: dict[str, FloatArray] = {}
-        self._fewer: dict[str, IntArray] = {}
+        self._fewer: IntArray | None = None
         self._whole: tuple[CandidateNodes, Rows] | None = None
+        self._packed: npt.NDArray[np.void] | None = None
         self._is_reduced = False
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __copy__(self) -> "CandidateNodes":
+        other = object.__new__(CandidateNodes)
+        other.__dict__.update(self.__dict__)
+        return other
 
     @property
     def names(self) -> Sequence[str]:
@@ -99,10 +105,25 @@ class CandidateNodes:
         return self._part(positions, requested, (np.cumsum(is_part) - 1)[order])
 
     def in_order(self, positions: NodePositions) -> "CandidateNodes":
-        """A few of these nodes, at the same moment, as if requested in the order of `positions`."""
-        order, names = np.argsort(positions), self.names
+        """A few of these nodes, at the same moment, requested and read in the order of `positions`:
+        a few rows cost the same in any order."""
+        names = self.names
         requested = [names[position] for position in positions.tolist()]
-        return self._part(positions[order], requested, order)
+        part = self._part(positions, requested, np.arange(len(positions)))
+        values = self._all_cached().take(positions)
+        values.flags.writeable = False
+        part._cache = {name: values[name] for name in self._cache}
+        return part
+
+    def _all_cached(self) -> npt.NDArray[np.void]:
+        """The cached arrays as fields, one record a node: a few nodes are read in one step."""
+        packed, cache = self._packed, self._cache
+        if packed is None or len(packed.dtype.names or ()) != len(cache):
+            fields = [(name, values.dtype, values.shape[1:]) for name, values in cache.items()]
+            packed = self._packed = np.empty(len(self), np.dtype(fields, align=True))
+            for name, values in cache.items():
+                packed[name] = values
+        return packed
 
     def _part(
         self, positions: NodePositions, requested: Sequence[str], order: NodePositions
@@ -111,7 +132,7 @@ class CandidateNodes:
         part._select(requested, order, self.rows[positions])
         part._whole = self, positions
         part._freed = {name: values[positions] for name, values in self._freed.items()}
-        part._fewer = {name: values[positions] for name, values in self._fewer.items()}
+        part._fewer = None if self._fewer is None else self._fewer[positions]
         return part
 
     def read_again(self, now: float) -> "CandidateNodes":
@@ -125,7 +146,9 @@ class CandidateNodes:
     def cached(self, name: str, compute: Callable[[], Array]) -> Array:
         """An array (nodes, ..), computed at its first use in the request and cached under a name.
         It is read-only: it may be a view of the table."""
-        values = self._known(name)
+        values = self._cache.get(name)
+        if values is None:
+            values = self._known(name)
         if values is None:
             values = self._cache[name] = compute().view()
             values.flags.writeable = False
@@ -145,9 +168,7 @@ class CandidateNodes:
 
     def _is_shared(self, name: str) -> bool:
         """Whether an array is that of the whole: lower sums and usage are not."""
-        return not self._is_reduced or not (
-            name in self._fewer or name.startswith(_DERIVED_FROM_USAGE)
-        )
+        return not (self._is_reduced and name.startswith(_REDUCED))
 
     def column(self, name: str) -> FloatArray:
         """A column of the table, NaN is unknown. Raises KeyError for an unknown name."""
@@ -198,11 +219,13 @@ class CandidateNodes:
 
     def counted(self, name: str) -> IntArray:
         """Sum of an amount over the pods of each node, pods on their way included."""
-        return self.cached(name, lambda: self._read_sums(name))
+        return self.cached(f"sum {name}", lambda: self._read_sums(name))
 
     def _read_sums(self, name: str) -> IntArray:
         sums = self._table.pods.sums_of(name, self._index)
-        return sums - self._fewer[name] if name in self._fewer else sums
+        if self._fewer is None:
+            return sums
+        return sums - self._fewer[:, self.counted_names.index(name)]
 
     @property
     def counted_names(self) -> tuple[str, ...]:
@@ -234,9 +257,11 @@ class CandidateNodes:
         usage, in all and of Prod, by resource in millicores and bytes; negative amounts add. Cached
         arrays that depend on usage are dropped, the others are shared."""
         part = copy(self)
-        part._cache, part._whole, part._is_reduced = {}, (self, slice(None)), True
-        fewer = dict(zip(self.counted_names, amounts.T, strict=True))
-        part._fewer = {n: fewer[n] + self._fewer[n] for n in self._fewer} or fewer
+        part._packed, part._is_reduced = None, True
+        part._cache = {
+            name: values for name, values in self._cache.items() if not name.startswith(_REDUCED)
+        }
+        part._fewer = amounts if self._fewer is None else self._fewer + amounts
         part._freed = {f"{_OF_ALL_PODS} {name}": freed for name, freed in used.items()}
         part._freed |= {f"{_OF_PROD} {name}": freed for name, freed in prod_used.items()}
         return part
@@ -339,7 +364,7 @@ def _as_slice(rows: RowArray) -> Rows:
     if not len(rows):
         return slice(0)
     first, end = int(rows[0]), int(rows[-1]) + 1
-    # The ends alone tell in most cases: rows are ascending, and occur once each.
+    # The ends alone tell in most cases: rows are mostly ascending, and occur once each.
     if first < 0 or end - first != len(rows) or not np.array_equal(rows, np.arange(first, end)):
         return rows
     return slice(first, end)
@@ -368,8 +393,8 @@ _FEW: Final = 16
 """Fewer than one of so many rows are sorted faster than all rows are passed over."""
 _OF_ALL_PODS: Final = "usage"
 _OF_PROD: Final = "prod_usage"
-# Names of cached arrays that depend on usage.
-_DERIVED_FROM_USAGE: Final = ("used ", "compared ")
+# How the names of cached arrays begin that depend on sums or on usage.
+_REDUCED: Final = ("sum ", "compared ", f"used {_OF_ALL_PODS}", f"used {_OF_PROD}")
 _COLUMNS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
 _RATE_COLUMNS: Final = frozenset(
     {"usage", *(f"usage_{name}_{span}" for name in ("mean", "stdev") for span in DEVIATION)}

@@ -6,11 +6,10 @@ are closed unanswered. Connections that are still in the TLS handshake count, to
 """
 
 import asyncio
-import math
 import socket
 import ssl
 from collections import Counter
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from aiohttp import web
 
@@ -33,28 +32,10 @@ CLOSED: Final = counter(
 _log = get_logger(__name__)
 
 
-class PacedLog:
-    """Log at most one warning per reason in `limits.REFUSED_LOG_SECONDS`, with the number of
-    suppressed ones."""
-
-    def __init__(self) -> None:
-        self._logged: dict[str, tuple[float, int]] = {}  # reason -> time, suppressed since
-
-    def warn(self, event: str, reason: str, **fields: Any) -> None:
-        now = asyncio.get_running_loop().time()
-        logged_at, suppressed = self._logged.get(reason, (-math.inf, 0))
-        if now - logged_at < limits.REFUSED_LOG_SECONDS:
-            self._logged[reason] = logged_at, suppressed + 1
-            return
-        self._logged[reason] = now, 0
-        _log.warning(event, reason=reason, **fields, suppressed=suppressed)
-
-
 class Connections:
     """The open connections of one server by address of the client."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
-        self.log = PacedLog()
         self._most, self._most_per_address = most, most_per_address
         self._by_address: Counter[str] = Counter()
 
@@ -85,7 +66,7 @@ class Connections:
     def close(self, label: str, address: str, reason: str) -> None:
         """Report a connection that is closed without an answer."""
         CLOSED.labels(label).inc()
-        self.log.warn("connection closed", reason, remote=address)
+        _log.warning("connection closed", per=reason, reason=reason, remote=address)
 
 
 class _Connection(web.RequestHandler):
@@ -179,7 +160,7 @@ class Listener:
                 continue  # the client has left
             except OSError as error:
                 reason = error.strerror or str(error)
-                self._connections.log.warn("connection not accepted", reason)
+                _log.warning("connection not accepted", per=reason, reason=reason)
                 await asyncio.sleep(limits.ACCEPT_PAUSE_SECONDS)
                 continue
             if self._connections.take(address):

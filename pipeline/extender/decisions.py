@@ -252,6 +252,16 @@ class Decisions:
 
     def scores(self, nodes: CandidateNodes, demand: PodDemand) -> PrioritizeResult:
         """The scores of nodes for a pod, in the order in which the nodes were requested."""
+        percent, plugins = self.weighted(nodes, demand)
+        percent = nodes.in_requested_order(percent)
+        steps = separate_best(scale_to_steps(percent, self.rules.score_steps), percent)
+        plugins = {name: nodes.in_requested_order(scores) for name, scores in plugins.items()}
+        return PrioritizeResult(steps, percent, plugins)
+
+    def weighted(
+        self, nodes: CandidateNodes, demand: PodDemand
+    ) -> tuple[IntArray, dict[str, IntArray]]:
+        """Scores of 0 to 100 over all plugins and by plugin, (nodes,)."""
         placement = self.rules.placement
         by_plugin: dict[str, IntArray] = {}
         scores: list[IntArray] = []
@@ -263,12 +273,7 @@ class Decisions:
                 scores.append(of_plugin)
                 weights.append(weight)
         percent = weighted_mean(scores, weights) if scores else np.zeros(len(nodes), np.int64)
-        percent = nodes.in_requested_order(percent)
-        steps = separate_best(scale_to_steps(percent, self.rules.score_steps), percent)
-        plugins = {
-            name: nodes.in_requested_order(of_plugin) for name, of_plugin in by_plugin.items()
-        }
-        return PrioritizeResult(steps, percent, plugins)
+        return percent, by_plugin
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, MetaVictims], now: float) -> list[str]:
         """The nodes on which evicting these victims would help: those where the pod may run without
@@ -308,13 +313,20 @@ class Decisions:
     def refusals(self, nodes: CandidateNodes, demand: PodDemand) -> Refusals:
         """The refusals of all filters: of each node the first that evictions cannot cure, else the
         first."""
-        refusals = Refusals.none(len(nodes))
-        for of_filter in self._filtered(nodes, demand):
-            refusals = refusals.joined(of_filter)
+        refusals = self.own_refusals(nodes, demand)
         stale_after = self.rules.stale_after_seconds
         refusals = refusals.joined(filters.hot(nodes, demand, refusals, stale_after))
         left_at = self._left.of_workload(str(workload_of(demand.pod) or ""), nodes.now)
         return refusals.joined(filters.left(nodes, demand, refusals, left_at, stale_after))
+
+    def own_refusals(self, nodes: CandidateNodes, demand: PodDemand) -> Refusals:
+        """The refusals of the filters that judge each node by itself, whichever others there are.
+        If any node passes these, one passes all filters: the others refuse a last resort only while
+        another node passes."""
+        refusals = Refusals.none(len(nodes))
+        for of_filter in self._filtered(nodes, demand):
+            refusals = refusals.joined(of_filter)
+        return refusals
 
     def _filtered(self, nodes: CandidateNodes, demand: PodDemand) -> Iterator[Refusals]:
         placement = self.rules.placement
@@ -343,10 +355,8 @@ class Decisions:
         scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
         try:
             seconds = scorer.expiration_seconds(args)
-            if seconds is not None:
-                known = nodes.has_usage("usage", ("cpu", "memory")) | nodes.is_new()
-                if not (known & nodes.is_fresh(seconds)).any():
-                    return self._best_fit(nodes, demand)
+            if seconds is not None and not _are_judged(nodes, seconds).any():
+                return self._best_fit(nodes, demand)
             if not scorer.knows(nodes, args):
                 return plugin, None
             scores = scorer.score(nodes, demand, args)
@@ -425,8 +435,18 @@ def _disputes(nodes: CandidateNodes) -> dict[int, Dispute]:
     }
 
 
+def _are_judged(nodes: CandidateNodes, seconds: float) -> BoolArray:
+    """Where usage of cpu or memory is known and younger than this, (nodes,)."""
+    return nodes.cached(
+        f"judged {seconds}",
+        lambda: (
+            (nodes.has_usage("usage", ("cpu", "memory")) | nodes.is_new()) & nodes.is_fresh(seconds)
+        ),
+    )
+
+
 def _are_scores(scores: IntArray) -> bool:
     """Whether an array has whole numbers from 0 to 100 only."""
     if not (isinstance(scores, np.ndarray) and scores.dtype.kind == "i"):
         return False
-    return not scores.size or 0 <= int(scores.min()) <= int(scores.max()) <= MAX_SCORE
+    return not np.logical_or.reduce((scores < 0) | (scores > MAX_SCORE))

@@ -154,8 +154,7 @@ def load_aware(
     expired = ~is_fresh
     if not args.filter_expired_node_metrics:
         expired = np.zeros(len(nodes), np.bool_)
-    codes = np.full(len(nodes), PASSES, np.int64)
-    group_of = np.zeros(len(nodes), np.int64)
+    codes, group_of = Refusals.none(len(nodes)).codes, np.zeros(0, np.int64)
     groups: list[_Judged] = []
     for positions, rule in _rules(nodes, args, is_prod=demand.is_prod, in_flight=in_flight):
         # Usually one rule is for all nodes: a slice needs no copies.
@@ -169,14 +168,18 @@ def load_aware(
         )
         if not (verdict.code != filter_score.PASSES).any():
             continue
+        if not groups:
+            codes, group_of = codes.copy(), np.zeros(len(nodes), np.int64)
         group = _Judged(positions, rule, verdict)
         codes[part], group_of[part] = group.codes(), len(groups)
         groups.append(group)
+    if not groups:
+        return Refusals.none(len(nodes))
     if outage is not None:
         codes[outage.affects(nodes.column("as_of_seconds"), is_fresh)] = PASSES
     # Copies: the columns of the table change, and details may be asked for later.
     ages, flights = nodes.ages(), [np.zeros((0, 0), np.int64)] * 2
-    if in_flight and groups:
+    if in_flight:
         flights = [nodes.in_flight_usage(prod=prod).copy("F") for prod in (False, True)]
 
     def detail(position: int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import (
     MOST_REJECTED,
@@ -28,6 +28,9 @@ from pipeline.processors.scorers.scorer import PodDemand
 COMPARED_TARGETS: Final = 64
 """Targets that are filtered and scored at once. kube-scheduler, too, scores only a part of the
 nodes of a large cluster."""
+_ASKED_IN_GROUPS: Final = 128
+"""Targets that are asked before all others are asked at once which of them may take the pod: that
+costs as much as some groups, and a pod that no target takes would ask all groups."""
 _USED: Final = ("cpu", "memory")
 
 
@@ -61,14 +64,15 @@ class ExtenderLanding:
         self._demands: dict[int, PodDemand] = {}
         self._columns = [nodes.resources.index(name) for name in _USED]
         self._arrivals = ArrivalChanges()
-        # What arrivals add to each node: counted amounts, usage, and usage of Prod.
-        self._names = decisions.rules.counting.names
-        self._amounts = np.zeros((len(nodes), len(self._names)), np.int64)
-        self._used: FloatArray = np.zeros((len(nodes), len(_USED)))
-        self._prod_used: FloatArray = np.zeros_like(self._used)
+        # What arrivals take from each node, which is negative, in the order of the table: counted
+        # amounts; usage, in all and of Prod, of each resource.
+        names = decisions.rules.counting.names
+        self._amounts = np.zeros((len(nodes), len(names)), np.int64)
+        self._used: FloatArray = np.zeros((2, len(_USED), len(nodes)))
         if incoming is not None:
-            self._used += incoming.used
-            self._prod_used += incoming.prod_used
+            added = np.array([incoming.used.T, incoming.prod_used.T])
+            self._used -= added[:, :, self._cluster.order]
+        self._has_more: BoolArray = np.logical_or.reduce(self._used, axis=(0, 1))
         for arrival in earlier:
             self._add(arrival, 1)
 
@@ -78,73 +82,89 @@ class ExtenderLanding:
             self._add(arrival, count)
         rejected: tuple[Rejected, ...] = ()
         rejections = first = 0
+        refusing: BoolArray | None = None
         while first < len(targets):
             if rejections >= MOST_REJECTED:
                 # Nodes that no pod like this may run on stay the coolest: they are passed over.
                 is_refused = self._fit.is_refused(pod)[targets[first:]]
-                blocks = first_false(is_refused) // COMPARED_TARGETS
-                rejections += blocks * COMPARED_TARGETS
-                first += blocks * COMPARED_TARGETS
+                if refusing is None and first >= _ASKED_IN_GROUPS:
+                    refusing = self._fit.has_no_room(pod) | self._refused_by_filters(pod)
+                if refusing is not None:
+                    is_refused = is_refused | refusing[targets[first:]]
+                passed_over = first_false(is_refused)
+                if passed_over < len(is_refused):
+                    passed_over -= passed_over % COMPARED_TARGETS
+                rejections += passed_over
+                first += passed_over
             compared = targets[first : first + COMPARED_TARGETS]
             first += COMPARED_TARGETS
             is_unfit = self._fit.refused(pod, compared, arrivals)
             if is_unfit.any():
                 unfit, compared = compared[is_unfit], compared[~is_unfit]
-                rejected += self._fit.rejected(pod, unfit)
+                rejected += self._fit.rejected(pod, unfit[: MOST_REJECTED - len(rejected)])
                 rejections += len(unfit)
-            best, refused, count = self._best(pod, compared)
+            best, refused, count = self._best(pod, compared, MOST_REJECTED - len(rejected))
             rejections += count
-            rejected = (*rejected, *refused)[:MOST_REJECTED]
+            rejected += refused
             if best is not None:
                 return Landing(*best, rejected, rejections)
         return Landing(None, None, rejected, rejections)
 
     def _best(
-        self, pod: int, nodes: IntArray
-    ) -> tuple[tuple[int, int] | None, list[Rejected], int]:
-        """The node with the highest score and its score, None if all refuse the pod, and the nodes
-        that refuse it. Of equal scores the first of `nodes` counts."""
+        self, pod: int, nodes: IntArray, named: int
+    ) -> tuple[tuple[int, int] | None, tuple[Rejected, ...], int]:
+        """The node with the highest score and its score, None if all refuse the pod; the first
+        nodes that refuse it, at most `named`; and how many refuse it. Of equal scores the first of
+        `nodes` counts."""
         if not len(nodes):
-            return None, [], 0
+            return None, (), 0
         demand = self._demand(pod)
-        candidates = self._with_arrivals(self._cluster.in_order(self._places[nodes]), nodes)
+        candidates = self._candidates(nodes)
         refusals = self._decisions.refusals(candidates, demand)
-        is_refused = candidates.in_requested_order(refusals.is_refused)
+        is_refused = refusals.is_refused
         refused = np.flatnonzero(is_refused)
-        reasons = [
-            Rejected(int(nodes[index]), refusals.detail(int(candidates.positions[index])))
-            for index in refused[:MOST_REJECTED].tolist()
-        ]
+        reasons = tuple(
+            Rejected(int(nodes[index]), refusals.detail(index))
+            for index in refused[:named].tolist()
+        )
         if len(refused) == len(nodes):
             return None, reasons, len(refused)
-        part = candidates.among(np.flatnonzero(~refusals.is_refused))
-        scores = self._decisions.scores(part, demand).percent
+        if len(refused):
+            passed = np.flatnonzero(~is_refused)
+            nodes, candidates = nodes[passed], candidates.among(passed)
+        scores, _ = self._decisions.weighted(candidates, demand)
         best = int(scores.argmax())
-        node = int(nodes[~is_refused][best])
-        return (node, int(scores[best])), reasons, len(refused)
+        return (int(nodes[best]), int(scores[best])), reasons, len(refused)
 
-    def _with_arrivals(self, part: CandidateNodes, nodes: IntArray) -> CandidateNodes:
+    def _candidates(self, nodes: IntArray) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
-        here = nodes[part.order]
-        amounts = self._amounts[here]
-        if not (amounts.any() or self._used[here].any()):
+        places = self._places[nodes]
+        part = self._cluster.in_order(places)
+        if not self._has_more[places].any():
             return part
-        used, prod_used = -self._used[here], -self._prod_used[here]
-        return part.reduced(
-            -amounts,
-            {name: used[:, i] for i, name in enumerate(_USED)},
-            {name: prod_used[:, i] for i, name in enumerate(_USED)},
-        )
+        return self._with_arrivals(part, self._amounts[places], self._used[:, :, places])
+
+    @staticmethod
+    def _with_arrivals(
+        nodes: CandidateNodes, amounts: IntArray, used: FloatArray
+    ) -> CandidateNodes:
+        of_all, of_prod = (dict(zip(_USED, less, strict=True)) for less in used)
+        return nodes.reduced(amounts, of_all, of_prod)
+
+    def _refused_by_filters(self, pod: int) -> BoolArray:
+        """The nodes that filters refuse whichever others there are, (nodes,)."""
+        nodes = self._with_arrivals(self._cluster, self._amounts, self._used)
+        refusals = self._decisions.own_refusals(nodes, self._demand(pod))
+        return nodes.in_requested_order(refusals.is_refused)
 
     def _add(self, arrival: Arrival, count: int) -> None:
         """Count an arrival (1), or count it no longer (-1)."""
-        pod, node = arrival
+        pod, place = arrival.pod, self._places[arrival.node]
         demand = self._demand(pod)
-        self._amounts[node] += count * np.fromiter(demand.counted.values(), np.int64)
+        self._amounts[place] -= count * np.fromiter(demand.counted.values(), np.int64)
         used = count * self._pods.expected[pod, self._columns]
-        self._used[node] += used
-        if demand.is_prod:
-            self._prod_used[node] += used
+        self._used[: 1 + demand.is_prod, :, place] -= used
+        self._has_more[place] = True
 
     def _demand(self, pod: int) -> PodDemand:
         if pod not in self._demands:
@@ -153,4 +173,5 @@ class ExtenderLanding:
                 # Parts of the nodes share what is read and compared once of all.
                 self._read.add(demand.is_prod)
                 self._decisions.refusals(self._cluster, demand)
+                self._decisions.weighted(self._cluster, demand)
         return self._demands[pod]

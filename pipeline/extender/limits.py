@@ -31,8 +31,6 @@ ACCEPT_BACKLOG: Final = 256
 """Connections that the kernel queues: those of a few schedulers and of all nodes in a second."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5
 """After an accept that failed, for lack of files or memory."""
-REFUSED_LOG_SECONDS: Final = 60.0
-"""At most one line of the log a reason for refused connections."""
 
 # -- request bodies and answers
 

@@ -33,7 +33,8 @@ class Check(msgspec.Struct, frozen=True):
 def checks(outages: DataOutages, state: FeedState, now: float) -> tuple[Check, ...]:
     """The state of table, broker, usage and watcher at `now`."""
     usage, trouble = outages.usage(now), outages.watcher(now)
-    broker = "answers" if state.connected else "does not answer"
+    silent = "has not answered yet" if state.contact is None else "does not answer"
+    broker = "answers" if state.connected else silent
     alive = "alive" if outages.has_watcher else "none: another source writes the nodes"
     watcher = Check("watcher", trouble is None, str(trouble or alive))
     if state.missing:

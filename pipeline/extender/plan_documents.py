@@ -46,7 +46,9 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
     usage: What it uses by resource: cpu in millicores, memory in bytes.
     target: The node where it would land.
     score: Its score there, 0 to 100.
-    target_usage: Usage of the target in percent after all moves.
+    target_usage_before: Usage of the target in percent before the moves of the strategy, with pods
+        that are on their way.
+    target_usage: Usage of the target in percent after all moves of the strategy.
     target_peak: Predicted peak of the target in percent with this plan's pods.
     rejected: The first targets with room that refused the pod.
     rejections: How many targets refused it.
@@ -60,6 +62,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
     usage: dict[str, float]
     target: str | None
     score: int | None
+    target_usage_before: Percents
     target_usage: Percents
     target_peak: Percents
     rejected: tuple[RejectedTarget, ...] = ()
@@ -209,9 +212,11 @@ def _node(run: StrategyRun, source: SourcePlan) -> PlannedNode:
 
 def _move(run: StrategyRun, move: Move) -> PlannedMove:
     nodes, record, target = run.nodes, run.pods.records[move.pod], move.target
+    target_usage_before: Percents = {}
     target_usage: Percents = {}
     target_peak: Percents = {}
     if target is not None:
+        target_usage_before = _percents(nodes, target, nodes.usage[target])
         target_usage = _percents(nodes, target, run.plan.usage[target])
         if nodes.peak is not None:
             added = run.plan.usage[target] - nodes.usage[target]
@@ -229,6 +234,7 @@ def _move(run: StrategyRun, move: Move) -> PlannedMove:
         },
         target=None if target is None else nodes.names[target],
         score=move.landing.score,
+        target_usage_before=target_usage_before,
         target_usage=target_usage,
         target_peak=target_peak,
         rejected=_rejected(nodes, move.landing),

@@ -8,6 +8,7 @@ writes again. The numbers are in `detail`, which is computed for one node at a t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,9 +44,12 @@ class Refusals:
     detail: Callable[[int], str] = _no_detail
 
     @staticmethod
+    @lru_cache(maxsize=16)
     def none(nodes: int) -> "Refusals":
         """No node is refused."""
-        return Refusals(np.full(nodes, PASSES, np.int64))
+        codes: IntArray = np.full(nodes, PASSES, np.int64)
+        codes.flags.writeable = False
+        return Refusals(codes)
 
     @property
     def is_refused(self) -> BoolArray:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.landing_simulation import AddedUsage, ExtenderLanding
 from pipeline.extender.plan_documents import ReliefPlan, StrategyRun, relief_plan
@@ -34,14 +35,17 @@ from pipeline.processors.descheduling.descheduler_config import (
 )
 from pipeline.processors.descheduling.eviction_policy import migration_policy
 from pipeline.processors.descheduling.landing import Arrival, LandingSimulator
+from pipeline.processors.descheduling.load_balancing import NO_ALERT
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import SelectedFit
 from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.processors.descheduling.strategy import Plan, after_plan
 from pipeline.processors.eviction.evictability import protections_of
+from pipeline.processors.eviction.migration_limits import WorkloadState, replica_guard
 from pipeline.processors.eviction.migration_policy import MigrationPolicy
 from pipeline.processors.eviction.refusals import verdict
+from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.table import Table
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.strategy_inputs import MEASURED, cluster_nodes, cluster_pods
@@ -50,13 +54,19 @@ from pipeline.topics.pod_columns import ENDED
 from pipeline.topics.pods import PodRecord
 
 _USUAL_ARGS: Final = LowNodeLoadArgs()
+_USED: Final = ("cpu", "memory")
 _USUAL_POLICY: Final = MigrationPolicy()
 _USUAL_SPAN: Final = AGGREGATED["5m"]
 """Seconds of the span of usage of pods on nodes without a pool."""
 _PAUSED: Final = "of its last plans too few helped"
+_COOL_ITSELF: Final = "no node is hot by its own usage, without pods on their way to it"
 
 
 def _no_objection(pod: PodRecord) -> str | None:
+    return None
+
+
+def _unknown_state(pod: PodRecord) -> WorkloadState | None:
     return None
 
 
@@ -64,9 +74,12 @@ class AlertRelief(NamedTuple):
     """How nodes with an open alert are relieved: by these arguments of LowNodeLoad, protections and
     caps, the weights of `pools` by name, and their thresholds of resources that have no alerts. Of
     these nodes only `hot` are (None: all). The strategies of `others` run beside it, except for
-    those that are `paused`. Pods with an `objection`, for the reason that it returns, stay.
-    `incoming` are pods that usage of their target does not show yet. `resting_targets` are, by
-    node, the nodes to which none of its pods may go, `asked` the requests of nodes for relief."""
+    those that are `paused`; LowNodeLoad does not run in `paused_pools`. Pods with an `objection`,
+    for the reason that it returns, stay; so do those whose workload has too few replicas by what
+    `state_of` a pod knows.
+    `incoming` are pods of former plans that usage of their target does not show yet.
+    `resting_targets` are, by node, the nodes to which none of its pods may go, `asked` the requests
+    of nodes for relief."""
 
     args: LowNodeLoadArgs = _USUAL_ARGS
     pools: Sequence[NodePool] = ()
@@ -74,7 +87,9 @@ class AlertRelief(NamedTuple):
     hot: Collection[str] | None = None
     others: Descheduling = NO_DESCHEDULING
     paused: Collection[str] = ()
+    paused_pools: Collection[str] = ()
     objection: Callable[[PodRecord], str | None] = _no_objection
+    state_of: Callable[[PodRecord], WorkloadState | None] = _unknown_state
     incoming: Sequence[IncomingUsage] = ()
     resting_targets: Mapping[str, Collection[str]] = MappingProxyType({})
     asked: Mapping[str, NodeRequest] = MappingProxyType({})
@@ -93,6 +108,9 @@ class ReliefPlanning:
     with an open alert are hot; `relief` says how they are relieved, by default as Koordinator's
     defaults say. Thresholds of `ignored_resources` are ignored, because usage of these is not
     measured.
+
+    Pods on their way to a node take room there: those of former plans, and pods in flight, as the
+    extender counts them. They make no node hot, and a hot node gives what its own usage shows.
     """
 
     def __init__(
@@ -127,16 +145,31 @@ class ReliefPlanning:
         expiration = float(args.usage_expiration_seconds)
         by_alerts = descheduling is None
         nodes = cluster_nodes(table, names, now, expiration, pools, by_alerts=by_alerts)
-        self._incoming = _incoming_usage(nodes, relief.incoming)
-        asked = {i: relief.asked[name] for i, name in enumerate(names) if name in relief.asked}
-        self._nodes = replace(_with_incoming(nodes, self._incoming), asked=asked)
+        places = {name: place for place, name in enumerate(names) if name in relief.asked}
+        asked = {places[name]: each for name, each in relief.asked.items() if name in places}
+        nodes = replace(nodes, asked=asked)
         detecting = None if descheduling is None else descheduling.detecting
-        self._strategies = low_node_load_strategies(
-            self._pools,
-            args,
-            confirmed=_confirmed(table, names, relief) if by_alerts else None,
-            off="" if detecting is None else why_off(detecting, LOW_NODE_LOAD),
-        )
+
+        def relieving(confirmed: BoolArray | None) -> list[ConfiguredStrategy]:
+            strategies = low_node_load_strategies(
+                self._pools,
+                args,
+                confirmed=confirmed,
+                why_unconfirmed=NO_ALERT if by_alerts else _COOL_ITSELF,
+                off="" if detecting is None else why_off(detecting, LOW_NODE_LOAD),
+            )
+            return [
+                each._replace(off=each.off or _PAUSED) if each.pool in relief.paused_pools else each
+                for each in strategies
+            ]
+
+        is_hot = np.zeros(len(names), np.bool_)
+        for configured in relieving(_with_alert(table, names, relief) if by_alerts else None):
+            is_hot[configured.strategy.sources(nodes)] = True
+        self._strategies = relieving(is_hot)
+        self._incoming = _incoming_usage(nodes, relief.incoming)
+        in_flight = _usage_in_flight(decisions.candidates(names, now), decisions.rules.counting)
+        self._nodes = _with_arriving(nodes, is_hot, (self._incoming, in_flight))
         others = relief.others if descheduling is None else descheduling
         self._strategies += [
             each._replace(off=_PAUSED) if each.strategy.name in relief.paused else each
@@ -225,7 +258,11 @@ def _objections(policy: MigrationPolicy, relief: AlertRelief) -> Callable[[PodRe
     def objection(pod: PodRecord) -> str | None:
         if pod.phase in ENDED:
             return "the pod has ended"
-        refusal = verdict(protections_of(pod, policy.protections), policy.skipped_gates).refusal
+        refusals = chain(
+            protections_of(pod, policy.protections),
+            replica_guard(relief.state_of(pod), policy.limits),
+        )
+        refusal = verdict(refusals, policy.skipped_gates).refusal
         return relief.objection(pod) if refusal is None else refusal.text
 
     return objection
@@ -245,12 +282,12 @@ def _by_place(
     }
 
 
-def _incoming_usage(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> AddedUsage | None:
-    """What pods on their way add to usage of their targets, which these do not show yet."""
+def _incoming_usage(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> AddedUsage:
+    """What pods of former plans add to usage of their targets, which these do not show yet."""
+    added = AddedUsage(*np.zeros((2, len(nodes), len(_USED))))
     if not incoming:
-        return None
+        return added
     place = {name: index for index, name in enumerate(nodes.names)}
-    added = AddedUsage(*np.zeros((2, len(nodes), 2)))
     for node, cpu, memory, is_prod in incoming:
         if node in place:
             added.used[place[node]] += (cpu, memory)
@@ -258,17 +295,33 @@ def _incoming_usage(nodes: ClusterNodes, incoming: Sequence[IncomingUsage]) -> A
     return added
 
 
-def _with_incoming(nodes: ClusterNodes, added: AddedUsage | None) -> ClusterNodes:
-    if added is None:
-        return nodes
+def _usage_in_flight(nodes: CandidateNodes, counting: Counting) -> AddedUsage:
+    """What pods in flight add to usage of their nodes, by the rules of the extender."""
+    added = AddedUsage(*np.zeros((2, len(nodes), len(_USED))))
+    counted = counting.load_aware.resources
+    for column, name in enumerate(_USED):
+        if name not in counted:
+            continue
+        index = counted.index(name)
+        for is_prod, of_nodes in ((False, added.used), (True, added.prod_used)):
+            flight = nodes.in_flight_usage(prod=is_prod)[:, index]
+            of_nodes[:, column] = nodes.in_requested_order(flight)
+    return added
+
+
+def _with_arriving(
+    nodes: ClusterNodes, is_hot: BoolArray, arriving: Sequence[AddedUsage]
+) -> ClusterNodes:
+    """The nodes with what arrives at those of them that are not hot, (nodes,)."""
     usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
-    columns = [nodes.resources.index(name) for name in ("cpu", "memory")]
-    usage[:, columns] += added.used
-    prod_usage[:, columns] += added.prod_used
+    columns = [nodes.resources.index(name) for name in _USED]
+    for added in arriving:
+        usage[:, columns] += np.where(is_hot[:, None], 0.0, added.used)
+        prod_usage[:, columns] += np.where(is_hot[:, None], 0.0, added.prod_used)
     return replace(nodes, usage=usage, prod_usage=prod_usage)
 
 
-def _confirmed(table: Table, names: Sequence[str], relief: AlertRelief) -> BoolArray:
+def _with_alert(table: Table, names: Sequence[str], relief: AlertRelief) -> BoolArray:
     """The nodes with an open alert that are to be relieved, (nodes,)."""
     states = (table.snapshot(name).state for name in names)
     alerts = np.fromiter(

@@ -25,8 +25,8 @@ from pipeline.kafka.follow import (
     open_follower,
 )
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.refused_records import refuse
 from pipeline.kafka.topic_admin import existing_partitions
-from pipeline.logs import get_logger
 from pipeline.settings import KafkaSettings
 from pipeline.table import limits
 from pipeline.table.apply_records import apply_pod_points
@@ -40,8 +40,6 @@ MOST_NODES: Final = 500
 """Nodes that are kept; more only if a caller asks for more at once."""
 _MOST_WINDOWS: Final = 360
 """Windows of a node that are kept: half an hour at 5 s."""
-
-log = get_logger(__name__)
 
 
 class NodePods(NamedTuple):
@@ -183,8 +181,7 @@ class NodePodReader:
             else:
                 self._take_pod(record)
         except RecordError as error:
-            log.warning("record refused", topic=record.topic, partition=record.partition,
-                        offset=record.offset, error=error.message)  # fmt: skip
+            refuse(record.topic, error, partition=record.partition, offset=record.offset)
 
     def _take_pod(self, record: ConsumerRecord) -> None:
         """Keep the newest record of a pod by its key. Raises `RecordError`."""

@@ -7,25 +7,30 @@ clock was set back: ask for `alerts.open(clock.monotonic())`.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from pipeline.clock import Clock
 from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import KafkaSettings
-from pipeline.table.apply_records import Headers
 from pipeline.table.state_table import Table
-from pipeline.table.table_feed import Apply, Feed
+from pipeline.table.table_feed import Feed, Take
 from pipeline.tasks import cancel_tasks
-from pipeline.topics.alerts import FORGOTTEN_SECONDS, AlertRecord
+from pipeline.topics.alerts import FORGOTTEN_SECONDS, REPEAT_SECONDS, AlertRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.registry import ALERTS, Topic
+
+_OLDEST_SECONDS: Final = FORGOTTEN_SECONDS - REPEAT_SECONDS
+"""The greatest age of a record when it is read: an alert that is open is repeated within the
+rest."""
 
 
 def relief_alert_feed(kafka: KafkaSettings, alerts: ReliefAlerts, clock: Clock) -> Feed:
     """A feed of `alerts`, whose table stays empty."""
     return Feed(
         Table(), client=client_options(kafka), prefix=kafka.topic_prefix, clock=clock,
-        topics=(ALERTS,), name="alerts of the planner", apply_record=_applying(alerts, clock),
+        topics=(ALERTS,), name="alerts of the planner", take_record=_taking(alerts, clock),
         recent_seconds=FORGOTTEN_SECONDS,
     )  # fmt: skip
 
@@ -51,13 +56,13 @@ async def read_relief_alerts(
             feeding.result()  # a feed that was not cancelled has ended with an error
 
 
-def _applying(alerts: ReliefAlerts, clock: Clock) -> Apply:
+def _taking(alerts: ReliefAlerts, clock: Clock) -> Take:
 
-    def apply(
-        _table: Table, _topic: Topic, _key: bytes | None, value: bytes | None, _headers: Headers
-    ) -> bool:
-        if value is None or not may_be_relief_alert(value):
+    def take(_topic: Topic, record: ConsumerRecord) -> bool:
+        if record.value is None or not may_be_relief_alert(record.value):
             return False
-        return alerts.take(decode_json(AlertRecord, value), clock.monotonic())
+        # Repeats are awaited from then on. Clocks differ, but an alert that is open is repeated.
+        age = min(max(clock.now() - record.timestamp / 1000, 0.0), _OLDEST_SECONDS)
+        return alerts.take(decode_json(AlertRecord, record.value), clock.monotonic() - age)
 
-    return apply
+    return take

@@ -1,11 +1,11 @@
 """Nodes and pods of the state table as columns for the strategies that choose pods to move."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray
+from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.processors.descheduling.cluster_columns import (
     NO_CAPS,
     ClusterNodes,
@@ -25,6 +25,7 @@ from pipeline.table.node_columns import NodeRecords, TableNode
 from pipeline.table.node_names import RowArray
 from pipeline.table.pod_history import PodHistory
 from pipeline.table.state_table import Table
+from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.hot_node_policy import SHORT_SPAN_SECONDS
 from pipeline.topics.node_state import AGGREGATED, NodeStateRecord
 from pipeline.topics.pods import PodRecord
@@ -44,7 +45,9 @@ def cluster_nodes(
 ) -> ClusterNodes:  # fmt: skip
     """The columns of these nodes. Their usage is what their pool compares, that of a node without a
     pool the average over five minutes; `pools` gets the labels of the nodes. Usage older than
-    `expiration_seconds` is unknown.
+    `expiration_seconds` is unknown. Where the average over the span is unknown, as just after the
+    first windows of a node, and always over the shortest span, that of the last window counts, for
+    its pods, too (`is_last_window`).
 
     Requests are held to allocatable without what the Node's annotation reserves from them. Capacity
     is allocatable before amplification without what it reserves for processes outside of
@@ -60,10 +63,11 @@ def cluster_nodes(
     labels = [{} if node is None else node.labels for node in nodes]
     resources = (*MEASURED, *(name for name in _counted(table) if name not in MEASURED))
     usage = np.full((len(rows), len(resources)), np.nan)
-    usage[:, :2] = _compared(table, rows, _NO_POOL)
+    is_last = np.zeros((len(rows), 2), np.bool_)
+    usage[:, :2], is_last[:] = _compared(table, rows, _NO_POOL)
     pool_of: list[NodePool | None] = [None] * len(rows)
     for pool, is_member in pools(labels):
-        usage[is_member, :2] = _compared(table, rows[is_member], pool)
+        usage[is_member, :2], is_last[is_member] = _compared(table, rows[is_member], pool)
         for place in np.flatnonzero(is_member).tolist():
             pool_of[place] = pool
     prod_usage = np.full_like(usage, np.nan)
@@ -77,11 +81,14 @@ def cluster_nodes(
         if reserved is not None:
             capacity[place, :2] = np.maximum(capacity[place, :2] - reserved, 0.0)
             inside = np.nan_to_num(np.minimum(_outside_usage(record.state), reserved))
-            for of_node in (usage[place], peak[place]):
-                of_node[:2] = np.maximum(of_node[:2] - inside, 0.0)
-        _take_detected(record, pool_of[place], capacity[place], prod_usage[place])
-        if by_alerts:
-            _take_alerts(record, capacity[place], usage[place], prod_usage[place])
+            for used in (usage[place], peak[place]):
+                used[:2] = np.maximum(used[:2] - inside, 0.0)
+        of_node = usage[place], prod_usage[place], is_last[place]
+        alerts = record.state.alerts if by_alerts and record.state is not None else ()
+        for alert in alerts:
+            is_last[place, MEASURED.index(_resource_of(alert))] = False
+        _take_detected(record, pool_of[place], capacity[place], *of_node)
+        _take_alerts(alerts, capacity[place], usage[place], prod_usage[place])
     usage[:, 2] = table.pods.sums_of("pods", rows)
     stale = ~table.fresh(rows, now, expiration_seconds)
     usage[stale] = prod_usage[stale] = np.nan
@@ -104,6 +111,7 @@ def cluster_nodes(
         labels=labels,
         taints=[() if node is None else node.taints for node in nodes],
         peak=np.rint(peak),
+        is_last_window=is_last,
         taken_cpus={place: taken[name] for place, name in enumerate(names) if name in taken},
     )
 
@@ -149,49 +157,60 @@ def _outside_usage(state: NodeStateRecord | None) -> FloatArray:
 
 
 def _take_detected(
-    record: NodeRecords, pool: NodePool | None, capacity: FloatArray, prod_usage: FloatArray
-) -> None:
-    """Write the usage of Prod that detection compares into the row of a node (resources,), if the
-    pool compares the same usage."""
+    record: NodeRecords, pool: NodePool | None, capacity: FloatArray, usage: FloatArray,
+    prod_usage: FloatArray, is_last: BoolArray,
+) -> None:  # fmt: skip
+    """Write the usage that detection compares into the rows of a node (resources,), if the pool
+    compares the same usage: that of Prod, and that of the node where it `is_last` (2,), of the
+    last window."""
     policy = None if record.node is None else record.node.hot_nodes
     if pool is None or policy is None or record.state is None:
         return
     if (policy.usage, policy.span_seconds) != (pool.usage, pool.span_seconds):
         return
-    for rule, percent in record.state.compared_percent.items():
-        scope, _, resource = rule.partition("_")
-        if scope == "prod" and resource in _COLUMNS:
-            column = MEASURED.index(resource)
-            prod_usage[column] = percent / 100.0 * capacity[column]
+    percents = record.state.compared_percent
+    for column, resource in enumerate(_COLUMNS):
+        of_node, of_prod = percents.get(f"node_{resource}"), percents.get(f"prod_{resource}")
+        if of_node is not None and is_last[column]:
+            usage[column] = of_node / 100.0 * capacity[column]
+            is_last[column] = False
+        if of_prod is not None:
+            prod_usage[column] = of_prod / 100.0 * capacity[column]
 
 
 def _take_alerts(
-    record: NodeRecords, capacity: FloatArray, usage: FloatArray, prod_usage: FloatArray
+    alerts: Iterable[OpenAlert], capacity: FloatArray, usage: FloatArray, prod_usage: FloatArray
 ) -> None:
     """Write the usage that open alerts of a node compare into its rows (resources,)."""
-    for alert in record.state.alerts if record.state is not None else ():
-        scope, _, resource = alert.rule.partition("_")
-        column = MEASURED.index(resource)
+    for alert in alerts:
+        column = MEASURED.index(_resource_of(alert))
         percent = np.nan if alert.usage_percent is None else alert.usage_percent
-        of_scope = prod_usage if scope == "prod" else usage
+        of_scope = prod_usage if alert.rule.startswith("prod_") else usage
         of_scope[column] = percent / 100.0 * capacity[column]
 
 
-def _compared(table: Table, rows: RowArray, pool: NodePool) -> FloatArray:
-    """The usage that a pool compares. While a node has no average over the span, as just after its
-    first windows, the average of its last window counts; over the shortest span always."""
+def _resource_of(alert: OpenAlert) -> str:
+    return alert.rule.partition("_")[2]
+
+
+def _compared(table: Table, rows: RowArray, pool: NodePool) -> tuple[FloatArray, BoolArray]:
+    """The usage that a pool compares, (rows, cpu and memory), and where it is that of the last
+    window."""
+    of_last = _measured(table, rows, "usage")
+    is_last = np.zeros(of_last.shape, np.bool_)
     if pool.usage == "peak":
-        return _measured(table, rows, "peak")
+        return _measured(table, rows, "peak"), is_last
     if pool.usage == "average" and pool.span_seconds == SHORT_SPAN_SECONDS:
-        return _measured(table, rows, "usage")
+        return of_last, ~is_last
     span = _SPANS.get(pool.span_seconds)
     if span is None:  # of a record that no watcher wrote
-        return np.full((len(rows), len(_COLUMNS)), np.nan)
+        return np.full(of_last.shape, np.nan), is_last
     statistic = "avg" if pool.usage == "average" else pool.usage
     usage = _measured(table, rows, f"usage_{statistic}_{span}")
     if pool.usage != "average":
-        return usage
-    return np.where(np.isnan(usage), _measured(table, rows, "usage"), usage)
+        return usage, is_last
+    is_last = np.isnan(usage)
+    return np.where(is_last, of_last, usage), is_last
 
 
 def _amounts(table: Table, rows: RowArray, resources: Sequence[str], kind: str) -> FloatArray:
@@ -227,8 +246,10 @@ def cluster_pods(
     caps: MoveCaps = NO_CAPS,
 ) -> ClusterPods:
     """The columns of pods on these nodes. Their usage is the statistic that the pool of their node
-    compares (`pool_of`, by node), over the windows in `history`; the largest for peaks. Where it is
-    unknown, the estimate of `counting` is expected."""
+    compares (`pool_of`, by node), over the windows in `history`; the largest for peaks. It is that
+    of the last window where usage of the node is (`is_last_window`): what a pod used before would
+    be more or less than what leaves the node with it. Where it is unknown, the estimate of
+    `counting` is expected."""
     index = {name: position for position, name in enumerate(nodes.names)}
     records = [record for record in records if record.node in index]
     place = np.array([index[record.node] for record in records], np.intp)
@@ -238,7 +259,9 @@ def cluster_pods(
     for position, record in enumerate(records):
         node = record.node
         if node not in known:
-            known[node] = _usage_of(history, node, pool_of[index[node]])
+            is_last = nodes.is_last_window
+            is_last_here = None if is_last is None else is_last[index[node]]
+            known[node] = _usage_of(history, node, pool_of[index[node]], is_last_here)
         of_pod = known[node].get(record.cgroup_uid)
         if of_pod is not None:
             usage[position, :2] = np.rint(of_pod * [scale for _, scale in _COLUMNS.values()])
@@ -278,8 +301,16 @@ def _expected(
     return expected
 
 
-def _usage_of(history: PodHistory, node: str, pool: NodePool | None) -> dict[str, FloatArray]:
+def _usage_of(
+    history: PodHistory, node: str, pool: NodePool | None, is_last: BoolArray | None
+) -> dict[str, FloatArray]:
+    """Usage of the pods of a node, (2,) by cgroup UID; of the last window where `is_last` (2,)."""
     if pool is None:
-        return history.usage(node, 300, None)
-    percent = 100 if pool.usage == "peak" else parse_percentile(pool.usage)
-    return history.usage(node, pool.span_seconds, percent)
+        over_span = history.usage(node, 300, None)
+    else:
+        percent = 100 if pool.usage == "peak" else parse_percentile(pool.usage)
+        over_span = history.usage(node, pool.span_seconds, percent)
+    if is_last is None or not is_last.any():
+        return over_span
+    of_last = history.usage(node, 0.0, None)
+    return {uid: np.where(is_last, of_last[uid], usage) for uid, usage in over_span.items()}

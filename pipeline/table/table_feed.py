@@ -29,6 +29,7 @@ from pipeline.kafka.follow import (
     TopicPartition,
     open_follower,
 )
+from pipeline.kafka.refused_records import refuse
 from pipeline.kafka.topic_admin import existing_partitions
 from pipeline.logs import get_logger
 from pipeline.table import limits
@@ -392,8 +393,7 @@ class Feed:
 
     async def _refuse(self, record: ConsumerRecord, error: RecordError) -> None:
         self.state.bad[error.reason] += 1
-        _log.warning("record refused", topic=record.topic, partition=record.partition,
-                     offset=record.offset, reason=error.reason, error=error.message)  # fmt: skip
+        refuse(record.topic, error, partition=record.partition, offset=record.offset)
         if self._on_bad:
             await self._on_bad(
                 dead_letter(

@@ -125,12 +125,6 @@ class TableMetrics(NamedTuple):
         records.add_metric(["applied"], self.state.applied)
         records.add_metric(["older"], self.state.older)
         yield records
-        bad = CounterMetricFamily(
-            f"{NAMESPACE}_table_bad_records", "Records refused, by reason.", labels=["reason"]
-        )
-        for reason, count in sorted(self.state.bad.items()):
-            bad.add_metric([reason], count)
-        yield bad
 
 
 class _TableCollector(Collector):

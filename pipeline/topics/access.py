@@ -106,7 +106,7 @@ ROLES: Final[Mapping[str, Role]] = {
             name="planner", task="plans how hot nodes are relieved",
             reads=(
                 NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, ALERTS,
-                EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS,
+                EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, WORKLOADS,
             ),
             writes=(FLEET, ALERTS, EVICTION_PLANS, ACTIONS),
         ),
@@ -115,7 +115,11 @@ ROLES: Final[Mapping[str, Role]] = {
             reads=(EVICTION_PLANS, ACTIONS), writes=(ACTIONS,),
         ),
         Role(
-            name="node-agent", task="agents on nodes that ask for relief",
+            name="node-actuator", task="node actuator",
+            reads=(NODE_VIEWS,), writes=(ACTIONS, EVICTION_REQUESTS),
+        ),
+        Role(
+            name="node-agent", task="other agents on nodes that ask for relief",
             writes=(EVICTION_REQUESTS,),
         ),
         Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE, ALERTS)),

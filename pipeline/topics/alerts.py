@@ -157,6 +157,12 @@ def critical_percent(threshold_percent: float) -> float:
     return max(threshold_percent, (threshold_percent + 100.0) / 2.0)
 
 
+def calm_percent(threshold_percent: float, hysteresis_percent: float) -> float:
+    """Usage up to it lets an alert close: so many points below the threshold, but not below half of
+    it, because an alert of a low threshold must be able to close."""
+    return max(threshold_percent - hysteresis_percent, threshold_percent / 2.0)
+
+
 def alert_id(node: str, rule: str, since: str) -> str:
     """The id of an alert of `node` that opened at `since` (RFC 3339, UTC)."""
     return f"{node}/{rule}/{since}"

@@ -5,11 +5,14 @@ neither other nodes nor disruption budgets, so that it asks, and the planner pla
 while the pressure lasts; its last request counts.
 """
 
+from typing import Final
+
 import msgspec
 
 from pipeline.topics.codec import Record
 
-MOST_CLASSES = 8
+MOST_PODS: Final = 100
+"""Pods that one request may name."""
 
 
 class EvictionRequestRecord(Record, frozen=True, kw_only=True):
@@ -25,6 +28,8 @@ class EvictionRequestRecord(Record, frozen=True, kw_only=True):
     memory_bytes: Usage of memory that should leave, likewise. With both 0 the requests of the node
         before are withdrawn.
     classes: Classes of the pods that may leave: prod, mid, batch, free or none.
+    pods: UIDs of the pods that should leave, the most wanted first; the amounts are then their
+        usage. Empty: any pods of the classes, until the amounts are met.
     """
 
     node: str
@@ -36,3 +41,4 @@ class EvictionRequestRecord(Record, frozen=True, kw_only=True):
     cpu_millicores: int = 0
     memory_bytes: int = 0
     classes: tuple[str, ...] = msgspec.field(default=("batch", "free"))
+    pods: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class ClusterWithJobs(SimulatedCluster):
         """Create a job, or merge changes into one; null removes a field."""
         before = self.jobs.get(name)
         if before is None:
-            created = format_time(self.clock.now())
+            created = format_time(self.server_now())
             metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}
             before = {"metadata": metadata}
         job = merged(before, changes)

@@ -74,6 +74,7 @@ class SimulatedCluster:
         self.latency_seconds = 0.0
         self.events: list[str] = []
         self.is_stopped = False
+        self.server_ahead_seconds = 0.0
         self._serial = 0
 
     # -- state
@@ -81,6 +82,10 @@ class SimulatedCluster:
     def now(self) -> float:
         """The server's wall clock, which is not the evictor's: it never jumps."""
         return 1_700_000_000.0 + self.clock.monotonic()
+
+    def server_now(self) -> float:
+        """The server's wall clock by its last answer."""
+        return self.clock.now() + self.server_ahead_seconds
 
     def add_pod(self, node: str, namespace: str = "d", deployment: str | None = None, **changes: Any
     ) -> SimulatedPod:  # fmt: skip

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.cluster.cluster_actuator import BAD, ClusterActuator, deliver
+from actuators.cluster.cluster_actuator import ClusterActuator, deliver
 from actuators.cluster.feature import NODES_WATCH
 from pipeline.clock import ManualClock
+from pipeline.kafka.refused_records import REFUSED
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
 from pipeline.kube.list_watch import Began, Changed, Complete, Page
@@ -39,7 +40,7 @@ from pipeline.topics.resource_amounts import Resources, Usage
 from pipeline.topics.wake_ups import WakeUpRecord
 from pipeline.topics.windows import encode_window
 from tests.actuators.fake_api import FakeApi
-from tests.metric_values import value_of
+from tests.metric_values import sum_of
 from tests.processors.joined import END_MS, NODE_ROW, VIEWS, header, joined, rows
 
 NAME: Final = "node-1"
@@ -97,7 +98,7 @@ class World:
     def take(self, topic: Topic, value: bytes, key: bytes | None = NAME.encode()) -> None:
         if topic is HEARTBEATS and key == NAME.encode():
             key = HEARTBEAT.source.encode()
-        record = SimpleNamespace(partition=0, offset=0, key=key, value=value)
+        record = SimpleNamespace(topic=topic.name, partition=0, offset=0, key=key, value=value)
         self.actuator.learn(topic, cast(Any, record))
 
     def take_good(self, *others_than: Topic) -> None:
@@ -134,7 +135,7 @@ def live(topic: Topic, *values: bytes) -> World:
 
 
 def bad(topic: Topic) -> float:
-    return value_of(BAD.labels(topic.name))
+    return sum_of(REFUSED, source=topic.name)
 
 
 def paths_of(document: Any, path: Sequence[Any] = ()) -> Iterator[Sequence[Any]]:
@@ -257,13 +258,13 @@ async def test_a_key_that_names_no_node_is_counted(key: bytes | None) -> None:
     ],
 )  # fmt: skip
 async def test_an_invalid_object_of_the_api_server_is_counted(encoded: bytes) -> None:
-    world, before = World(), value_of(BAD.labels("objects"))
+    world, before = World(), sum_of(REFUSED, source="objects")
     invalid, valid = map(msgspec.Raw, (encoded, msgspec.json.encode(world.api.objects[NAME])))
     followers = [each for watched in world.actuator.watches.values() for each in watched]
     for follower in followers:
         for event in Began(), Page([invalid, valid]), Complete(), Changed(invalid, False):
             deliver(follower, event)
-    assert value_of(BAD.labels("objects")) == before + 2 * len(followers)
+    assert sum_of(REFUSED, source="objects") == before + 2 * len(followers)
     world.take_good()
     await world.work()
     assert any(r.path == f"/api/v1/nodes/{NAME}/status" for r in world.api.requests)

@@ -1,7 +1,7 @@
 """A new leader takes what it does not know about former evictions for the worst."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +31,7 @@ from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
+from tests.actuators.simulated_cluster import STOP
 from tests.actuators.test_relief import BARE, World
 from tests.actuators.test_repeated_calls import BATCH, room_for, waiting_pod
 from tests.processes import until
@@ -349,6 +350,31 @@ async def test_an_evictor_is_ready_when_it_follows_plans(monkeypatch: pytest.Mon
     log.is_caught_up = True
     await until(lambda: not evictor.trouble())
     await cancel_tasks(reading)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_an_evictor_says_at_its_start_that_the_kill_switch_is_set(
+    is_stopped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.cluster.is_stopped = is_stopped
+    lease = cast(Lease, SimpleNamespace(is_held=True))
+    evictor = Evictor(cast(Api, world.cluster), Settings(), world.clock, lease)
+    evictor._gate.stop_path = STOP
+
+    async def learn() -> None:
+        pass
+
+    async def run(parts: list[Coroutine[Any, Any, Any]]) -> None:
+        for part in parts:
+            part.close()
+
+    monkeypatch.setattr(evictor, "_learn_limits", learn)
+    monkeypatch.setattr(eviction_actuator, "run_all", run)
+    await evictor._lead()
+    warnings = [(record.message, vars(record)["fields"]["why"]) for record in caplog.records]
+    text = "no pod is evicted until this changes"
+    assert warnings == ([(text, f"evictions are stopped by {STOP}")] if is_stopped else [])
 
 
 @pytest.mark.parametrize("ahead_seconds", [0.0, 200.0, 7200.0, -200.0])

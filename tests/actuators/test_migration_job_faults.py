@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actuators.eviction import migration_job_watch, relief
-from actuators.eviction.migration_job_watch import JobWatch
+from actuators.eviction.migration_job_watch import MOST_BYTES, MOST_JOBS, JobWatch
 from pipeline.clock import ManualClock
 from pipeline.errors import ApiRefusedError, ApiUnavailableError, KafkaError, KubernetesError
 from pipeline.kube.api_client import Api
@@ -271,14 +271,33 @@ async def test_a_limit_fails_no_job_before_its_ttl() -> None:
     assert world.evicted == [pod.uid]
 
 
+@pytest.mark.parametrize("ahead_seconds", [0.0, 3600.0, -3600.0, 20 * 86_400.0, -20 * 86_400.0])
+async def test_a_job_is_as_old_as_the_api_server_says(ahead_seconds: float) -> None:
+    """The broker, by whose clock plans are dated, may be hours ahead or behind."""
+    world = World(policy=BARE)
+    world.cluster.server_ahead_seconds = ahead_seconds
+    world.cluster.is_stopped = True
+    pod, other = world.cluster.add_pod("n"), world.cluster.add_pod("n")
+    world.ask("job", pod, ttl="10m")
+    world.ask("short", other, ttl="2m")
+    await world.run(90.0)
+    assert [world.phase(name) for name in ("job", "short")] == 2 * ["Pending Stopped"]
+    await world.run(90.0)
+    assert [world.phase(name) for name in ("job", "short")] == ["Pending Stopped", "Failed Timeout"]
+    world.cluster.is_stopped = False
+    await world.run(60.0)
+    assert (world.evicted, world.cluster.deleted) == ([pod.uid], [])
+    assert world.phase("job") == "Succeeded None"
+
+
 # -- the watch
 
 
-def encoded_job(number: int) -> msgspec.Raw:
+def encoded_job(number: int, pod: str = "a", text: str = "") -> msgspec.Raw:
     job = {
         "metadata": {"name": f"j{number}", "uid": f"u{number}", "resourceVersion": "1",
-                     "creationTimestamp": "2026-01-02T03:04:05Z"},
-        "spec": {"podRef": {"namespace": "d", "name": "a"}},
+                     "creationTimestamp": "2026-01-02T03:04:05Z", "annotations": {"text": text}},
+        "spec": {"podRef": {"namespace": "d", "name": pod}},
     }  # fmt: skip
     return msgspec.Raw(msgspec.json.encode(job))
 
@@ -316,3 +335,49 @@ async def test_the_watch_remembers_no_name_of_a_job_that_is_gone() -> None:
         watch.deliver(Changed(encoded_job(number), False))
         watch.deliver(Changed(encoded_job(number), True))
     assert (watch.jobs, watch._listed) == ({}, None)
+
+
+def test_a_hundred_thousand_jobs_take_bounded_memory_and_each_finds_those_of_its_pod() -> None:
+    watch = World().jobs.watch
+    watch.deliver(Began())
+    for first in range(0, 100_000, 500):
+        page = (encoded_job(number, f"p{number // 2}") for number in range(first, first + 500))
+        watch.deliver(Page([*page]))
+        assert watch._listed is not None
+        assert len(watch._listed) <= MOST_JOBS
+    watch.deliver(Complete())
+    assert len(watch.jobs) == MOST_JOBS
+    # Not by a look at each of the others.
+    names = {job.object.metadata.name for job in watch.of_pod(watch.jobs["j8"])}
+    assert names == {"j8", "j9"}
+    for number in range(MOST_JOBS):
+        watch.deliver(Changed(encoded_job(number, f"p{number // 2}"), True))
+    assert (watch.jobs, watch._by_pod, watch._bytes) == ({}, {}, 0)
+
+
+def test_large_jobs_take_bounded_memory_however_they_grow() -> None:
+    watch = World().jobs.watch
+    megabyte = 2**20 * "x"
+    for number in range(70):
+        watch.deliver(Changed(encoded_job(number, text=megabyte), False))
+    assert 60 <= len(watch.jobs) < 64
+    for number in range(30):
+        watch.deliver(Changed(encoded_job(number), False))
+    assert watch._bytes < 35 * 2**20
+    # One that grows beyond the bound is ignored, and no other one with it.
+    for number in range(40):
+        watch.deliver(Changed(encoded_job(1000 + number, text=megabyte), False))
+    kept = len(watch.jobs)
+    watch.deliver(Changed(encoded_job(3, text=megabyte), False))
+    assert watch._bytes <= MOST_BYTES
+    assert kept - len(watch.jobs) == ("j3" not in watch.jobs)
+
+
+def test_a_job_that_is_changed_to_another_pod_is_found_with_this_one() -> None:
+    watch = World().jobs.watch
+    watch.deliver(Changed(encoded_job(1, "a"), False))
+    watch.deliver(Changed(encoded_job(2, "b"), False))
+    watch.deliver(Changed(encoded_job(2, "a"), False))
+    of_pod = {job.object.metadata.name for job in watch.of_pod(watch.jobs["j1"])}
+    assert of_pod == {"j1", "j2"}
+    assert [*watch._by_pod] == [("d", "a")]

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks import soak
 from pipeline.settings import Settings
 from tests.chaos.eviction_monitor import Observed, accepted, violations
+from tests.chaos.node_limits import NodeLimits, limits_left
 from tests.chaos.schedule import Fault
 from tests.system import oracle
 from tests.system.harness import Logs
@@ -57,7 +58,8 @@ class Offer(NamedTuple):
 class Observation:
     """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
     the times and MiB of each process, `exit_codes` those of each instance that ended and was not
-    killed, `evictions` what the API server logged of them."""
+    killed, `evictions` what the API server logged of them, `node_limits` what node actuators held
+    and left on each node."""
 
     settings: Settings
     logs: Logs
@@ -69,6 +71,7 @@ class Observation:
     evictions: Observed | None = None
     memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     exit_codes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    node_limits: Sequence[NodeLimits] = ()
 
     @property
     def evidence(self) -> dict[str, int]:
@@ -91,6 +94,7 @@ def problems(run: Observation) -> list[str]:
         *(map(str, violations(run.evictions)) if run.evictions else ()),
         *late_roles(run.faults, run.signs),
         *ended_roles(run.exit_codes),
+        *limits_left(run.node_limits),
         *growing_memory(run.memory),
         *(f"no {name}: a guarantee was not put to the test"
           for name, count in run.evidence.items() if count == 0),

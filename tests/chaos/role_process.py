@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.local.process_guard import die_with_parent
+from tests.chaos.schedule import ROLES
 from tests.processes import environment
 
 TAIL_LINES = 15
@@ -21,7 +22,7 @@ class RoleProcess:
         self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path,
         bugs: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        role = name.partition("-")[0]
+        role = next(role for role in ROLES if f"{name}-".startswith(f"{role}-"))
         self.name = name
         self.log = folder / f"{name}.log"
         self.clock_file = folder / f"{role}.clock"

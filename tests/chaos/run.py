@@ -39,10 +39,11 @@ from tests.chaos.checker import BACK_SECONDS, Injected, Observation, Offer, grow
 from tests.chaos.eviction_storm import run_storm
 from tests.chaos.hostile import hostile_objects, is_hostile, listing, send_records
 from tests.chaos.load import WINDOW_SECONDS
+from tests.chaos.node_limits import node_trees
 from tests.chaos.relief_loop import asking_plane, run_loop
 from tests.chaos.role_process import limit_files
 from tests.chaos.schedule import PROCESSES, Fault, faults
-from tests.chaos.world import NO_BUGS, Bugs, World, running_world
+from tests.chaos.world import EXPORTERS, NO_BUGS, Bugs, World, running_world
 from tests.plane import NAMESPACES
 from tests.processes import until
 from tests.system.harness import Feed, Logs, gather
@@ -61,29 +62,32 @@ async def chaos(
 ) -> list[str]:  # fmt: skip
     """Run, and return the violations of guarantees. Faults are `planned`, or drawn by the seed."""
     done: list[Injected] = []
-    async with running_world(
-        plane, cluster, folder, seed=seed, nodes=nodes, instances=instances, bugs=bugs
-    ) as (world, made):
-        async with made.running(WINDOW_SECONDS):
-            began = time.time()
-            await until(lambda: world.all_work_since(began), 120, lambda: state_of(world))
-            report(f"seed {seed}: all roles work after {time.time() - began:.0f} s")
-            deadline = time.monotonic() + seconds
-            for fault in planned or faults(seed):
-                if time.monotonic() >= deadline:
-                    break
-                if not is_possible(world, fault):
-                    continue
-                await restart_brokers(world, report)
-                start = time.time()
-                await inject(world, made, fault, random.Random(f"{seed}/{len(done)}"))
-                done.append(Injected(fault, start, time.time()))
-                took = await all_back(world, done[-1].end, report)
-                report(f"{fault}: all roles back after {took:.1f} s")
-        world.silence_sources()
-        logs = await gather(
-            world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
-        )
+    with node_trees(EXPORTERS[:instances]) as trees:
+        async with running_world(
+            plane, cluster, folder, seed=seed, nodes=nodes, instances=instances, bugs=bugs,
+            trees=trees,
+        ) as (world, made):  # fmt: skip
+            async with made.running(WINDOW_SECONDS):
+                began = time.time()
+                await until(lambda: world.all_work_since(began), 120, lambda: state_of(world))
+                report(f"seed {seed}: all roles work after {time.time() - began:.0f} s")
+                deadline = time.monotonic() + seconds
+                for fault in planned or faults(seed):
+                    if time.monotonic() >= deadline:
+                        break
+                    if not is_possible(world, fault):
+                        continue
+                    await restart_brokers(world, report)
+                    start = time.time()
+                    await inject(world, made, fault, random.Random(f"{seed}/{len(done)}"))
+                    done.append(Injected(fault, start, time.time()))
+                    took = await all_back(world, done[-1].end, report)
+                    report(f"{fault}: all roles back after {took:.1f} s")
+            world.silence_sources()
+            logs = await gather(
+                world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
+            )
+        limits = await asyncio.to_thread(world.undo_limits)
     evictions = await world.evictions()
     run = Observation(
         settings=world.stage.settings, logs=logs, samples=made.samples, faults=done,
@@ -91,6 +95,7 @@ async def chaos(
         offers=world.offers, allowed=list(allowed_offers(logs)),
         evictions=evictions, memory=world.memory,
         exit_codes={name: role.exit_codes for name, role in world.roles.items()},
+        node_limits=limits,
     )  # fmt: skip
     counts = run.evidence | {
         "changes of alerts": sum(map(len, logs["alerts"].values())),

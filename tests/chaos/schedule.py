@@ -13,8 +13,9 @@ Kind = Literal[
     "api lying", "hostile records", "full disk", "clock step", "storm",
 ]  # fmt: skip
 Role = Literal[
-    "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender"
-]
+    "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender",
+    "node-actuator",
+]  # fmt: skip
 
 ROLES: Final[Sequence[Role]] = get_args(Role)
 PROCESSES: Final = tuple(f"{role}-{number}" for role in ROLES for number in range(2))

@@ -16,6 +16,7 @@ import msgspec
 
 from actuators.action_log import Actions
 from actuators.cluster import offer_writer
+from actuators.node.original_values import OriginalValues
 from actuators.rate_limit import RateLimit
 from pipeline.agents import apply_windows
 from pipeline.agents.apply_windows import Applied
@@ -176,11 +177,17 @@ def crash() -> None:
     timer.start()
 
 
+def originals_unsaved() -> None:
+    """A node actuator keeps in memory alone what cgroups had before."""
+    OriginalValues._write = lambda *_: None  # type: ignore[method-assign]
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     "samples_dropped": samples_dropped, "windows_applied_twice": windows_applied_twice,
     "alerts_dropped": alerts_dropped,
     "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
     "evictions_by_name": evictions_by_name, "intentions_unrecorded": intentions_unrecorded,
+    "originals_unsaved": originals_unsaved,
     "late_restart": late_restart, "leak": leak, "crash": crash,
     "relieved_nodes_unmarked": relieved_nodes_unmarked, "moves_forgotten": moves_forgotten,
     **{f"without {name}": partial(limit_removed, name) for name in migration_limits.LIMITS},

@@ -13,6 +13,7 @@ from pipeline.topics.codec import encode_json, encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import encode_window
 from tests.chaos.checker import Injected, Observation, Offer, problems
+from tests.chaos.node_limits import NodeLimits
 from tests.chaos.schedule import TARGETS, Fault, faults
 from tests.chaos.test_eviction_monitor import Log
 from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
@@ -48,6 +49,7 @@ def sound_run() -> Observation:
         offers=[Offer(START + 10, "node-1", (1000, 5))],
         allowed=[Offer(START, "node-1", (2000, 5)), Offer(START + 9, "node-1", (500, 5))],
         evictions=sound_evictions().observed(),
+        node_limits=[NodeLimits("n", {"quota": "-1"}, {"quota": "5"}, {"quota": "-1"})],
         memory={"worker": [(START + 60 * minute, 100.0 + minute % 2) for minute in range(60)]},
     )  # fmt: skip
 
@@ -133,6 +135,21 @@ def with_a_role_that_ended(run: Observation) -> None:
     run.exit_codes = {"watcher-0": [1]}
 
 
+def with_a_limit_left(run: Observation) -> None:
+    """A node actuator does not save what a cgroup had."""
+    run.node_limits = [NodeLimits("n", {"quota": "-1"}, {"quota": "5"}, {"quota": "5"})]
+
+
+def with_an_undo_that_fails(run: Observation) -> None:
+    """Undo restores everything, and ends with an error."""
+    run.node_limits = [NodeLimits("n", {"quota": "-1"}, {"quota": "5"}, {"quota": "-1"}, 1)]
+
+
+def without_a_limit(run: Observation) -> None:
+    """A node actuator does nothing."""
+    run.node_limits = [NodeLimits("n", *3 * ({"quota": "-1"},))]
+
+
 def without_an_offer(run: Observation) -> None:
     """An actuator renews its lease, and writes nothing."""
     run.offers = []
@@ -158,6 +175,9 @@ BUGS = {
     "UID: b/2 is named alone": with_an_eviction_by_name,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
     "watcher-0: ended by itself with 1": with_a_role_that_ended,
+    "n: quota is 5 after undo, and was -1": with_a_limit_left,
+    "n: undo of limits failed with 1": with_an_undo_that_fails,
+    "n: no limit was held": without_a_limit,
     "no offers: a guarantee was not put to the test": without_an_offer,
     "grows by 20.0 MiB an hour": with_a_leak,
     "provider: grows by": with_a_leak_at_faults,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import random
 import signal
 import time
@@ -30,10 +31,12 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, WaitingPod
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.registry import EVICTION_PLANS, HEARTBEATS, NODE_STATE
+from tests.cgroup_tree import CgroupTree
 from tests.chaos.checker import Offer
 from tests.chaos.eviction_evidence import observe
 from tests.chaos.eviction_monitor import Observed, read_limits
 from tests.chaos.load import ChaosLoad
+from tests.chaos.node_limits import POLICY, NodeLimits, limits_of, undo
 from tests.chaos.provided_usage import PROVIDED
 from tests.chaos.role_process import RoleProcess
 from tests.chaos.schedule import ROLES
@@ -98,10 +101,11 @@ class World:
     def __init__(
         self, plane: ControlPlane, cluster: LocalCluster, proxy: FaultProxy, stage: Stage,
         load: ChaosLoad, folder: Path, instances: int, bugs: Bugs, began: float,
+        trees: Mapping[str, CgroupTree],
     ) -> None:  # fmt: skip
         self.plane, self.cluster, self.proxy, self.stage = plane, cluster, proxy, stage
         self.load = load
-        self.folder = folder
+        self.folder, self.trees = folder, trees
         self.signs: dict[str, list[float]] = defaultdict(list)
         self.offers: list[Offer] = []
         self.began, self.kills_evictors = began, False
@@ -113,6 +117,7 @@ class World:
             name: RoleProcess(name, self._flags(name), variables, folder, bugs.get(name, ()))
             for name in names
         }
+        self._limits_before = {node: limits_of(tree) for node, tree in trees.items()}
         self._renewals: dict[str, str] = {}
         self._complete_until: str | None = None
         self._published: set[int] = set()
@@ -132,13 +137,18 @@ class World:
         return {variable_name(key): str(value) for key, value in values.items()}
 
     def _flags(self, name: str) -> list[str]:
-        role = name.partition("-")[0]
+        role, _, number = name.rpartition("-")
+        node = f"exporter-{number}"
+        parent = self.trees[node].name if node in self.trees else ""
+        on_node = [
+            "--node-name", node, "--socket-path", str(self.folder / f"{node}.socket"),
+            "--cgroup-parent", parent,
+        ]  # fmt: skip
         port = str(self.ports[name])
         page = ["--metrics-host", "127.0.0.1", "--metrics-port", port]
         flags = {
             "exporter": [
-                *page, "--node-name", name, "--socket-path", str(self.folder / f"{name}.socket"),
-                "--window-seconds", str(EXPORTER_WINDOW_SECONDS),
+                *page, *on_node, "--window-seconds", str(EXPORTER_WINDOW_SECONDS),
             ],
             "provider": [
                 "--port", port, "--kind", "chaos", "--delay-seconds", "0",
@@ -161,6 +171,12 @@ class World:
             "extender": [
                 "--host", "127.0.0.1", "--port", port, "--mode", "act",
                 "--snapshot-file", str(self.folder / f"{name}.snapshot"),
+            ],
+            # Without cgroups of its own the node is this machine, which is not ours to limit.
+            "node-actuator": [
+                *page, *on_node, "--state-file", str(self.folder / f"{name}.json"),
+                "--mode", "off", "--features",
+                json.dumps({"cpu_suppression": "act" if parent else "observe"}),
             ],
         }  # fmt: skip
         return flags[role]
@@ -326,6 +342,15 @@ class World:
         limits = read_limits(HOT_NODES, EVICTIONS_PER_MINUTE)
         return await observe(self.plane, self.stage.settings.kafka, limits, self.began)
 
+    def undo_limits(self) -> list[NodeLimits]:
+        """Restore the limits of each node; its actuators must have ended."""
+        return [
+            undo(node, tree, self._limits_before[node], flags, self.roles[name].log)
+            for node, tree in self.trees.items()
+            for name in [node.replace("exporter", "node-actuator")]
+            for flags in [self._flags(name)]
+        ]
+
     def silence_sources(self) -> None:
         """Pause exporters and providers: while they publish, a log that is read never ends."""
         for name, role in self.roles.items():
@@ -349,8 +374,9 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
     room."""
     colocation = {"enable": True, "nodePredictPolicy": {"coldStartPeriodSeconds": 0}}
     write_policy(
-        plane, config_name, colocation_config=colocation, springtide_config={"coldStartSamples": 1}
-    )
+        plane, config_name, colocation_config=colocation,
+        springtide_config={"coldStartSamples": 1}, resource_threshold_config=POLICY,
+    )  # fmt: skip
     write_policy(plane, descheduler_config(config_name), **{"koord-descheduler-config": HOT_NODES})
     mid, prod = ({"koordinator.sh/priority-class": f"koord-{name}"} for name in ("mid", "prod"))
     names = [f"chaos-{number}" for number in range(nodes)]
@@ -375,7 +401,7 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
 @asynccontextmanager
 async def running_world(
     plane: ControlPlane, cluster: LocalCluster, folder: Path, *, seed: int, nodes: int,
-    instances: int, bugs: Bugs,
+    instances: int, bugs: Bugs, trees: Mapping[str, CgroupTree],
 ) -> AsyncIterator[tuple[World, Feed]]:  # fmt: skip
     """All roles, and a feed of their load, which does not run yet; they are killed at the end."""
     record_batches.install()  # the consumers of this process read hostile records, too
@@ -385,7 +411,7 @@ async def running_world(
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(fault_proxy(plane, seed=seed))
         proxy.is_fair = True
-        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs, began)
+        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs, began, trees)
         stack.callback(world.close)
         for role in world.roles.values():
             role.start()

@@ -114,10 +114,72 @@ def test_no_action_is_said_and_bad_records_are_skipped(monkeypatch: pytest.Monke
     result = run(monkeypatch, [], bad=b"\xff{")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "warning: skipped a record of springtide.actions" in result.stderr
-    assert result.stderr.endswith("no action\n")
+    assert result.stderr.endswith("no action since 2023-11-14T21:13:20Z\n")
+    other = run(monkeypatch, [DONE], "db\x1b")
+    assert other.stderr == "no action about node db\\x1b since 2023-11-14T21:13:20Z\n"
 
 
 def test_reasons_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = action("db", "13:00", "refused", error="a\x1b[2J\nb")
     (line,) = run(monkeypatch, [hostile], "--no-headers").stdout.splitlines()
     assert line.endswith("a\\x1b[2J\\nb")
+
+
+PLAN = "hot-node/LowNodeLoad/2023-11-14T22:00:00Z/0.0"
+WHY = (
+    f"plan {PLAN}: pool gold: node usage of cpu is 75.00%, above 70.00%; node usage of memory is "
+    "81.25%, above 80.00%; 2 pods leave, then cpu 62.5%, memory 70.9%, relieved"
+)
+
+
+def planned(pod: str, at: str, outcome: Any, **fields: Any) -> ActionRecord:
+    names = {"before": {pod: "uid"}, "after": {pod: None}}
+    return action("hot-node", at, outcome, **({"plan": PLAN, "why": WHY} | names | fields))
+
+
+def test_lines_are_short_and_say_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "Forbidden: " + 9 * "the budget allows no disruption, "
+    actions = [
+        planned("shop/web-7f9c-1", "13:00", "intended"),
+        planned("shop/web-7f9c-1", "13:01", "done"),
+        planned("shop/web-7f9c-2", "13:02", "refused", error=error),
+        planned("shop/web-7f9c-3", "13:03", "done", plan="other", why=WHY),
+        planned(f"shop/{150 * 'x'}", "13:04", "done"),
+        action(240 * "n", "13:05", "done"),
+    ]
+    lines = run(monkeypatch, actions, "--no-headers").stdout.splitlines()
+    assert max(map(len, lines)) <= 120
+    texts = " ".join(" ".join(line.split()) for line in lines)
+    assert texts.count(WHY) == 2  # by plan
+    assert f"done shop/web-7f9c-1 plan {PLAN} 2023" in texts
+    assert " ".join(error.split()) in texts
+    joined = "".join(line.strip() for line in lines)
+    assert f"shop/{150 * 'x'}" in joined
+    assert 240 * "n" in joined
+    # Each action begins a line, and only those.
+    assert [line[:20] for line in lines if not line.startswith(" ")] == [a.at for a in actions]
+
+
+def test_a_plan_is_explained_once_while_actions_are_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = planned("shop/a", "13:00", "intended"), planned("shop/a", "13:01", "done")
+    result = run(monkeypatch, [first], "--watch", later=[second])
+    assert result.stdout.count("pool gold") == 1
+    assert f"plan {PLAN}\n" in result.stdout
+
+
+def test_outcomes_of_plans_with_one_text_are_all_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = [
+        action("hot", "13:00", "done", actuator="planner", action="outcome", plan=plan,
+               why="the node cooled", before={}, after={})
+        for plan in ("a", "b")
+    ]  # fmt: skip
+    lines = run(monkeypatch, outcomes, "--no-headers").stdout.splitlines()
+    assert [line.endswith("the node cooled") for line in lines] == [True, True]
+
+
+def test_a_text_of_a_megabyte_is_shown_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = action("db", "13:00", "refused", error=1_000_000 * "x")
+    lines = run(monkeypatch, [huge], "--no-headers").stdout.splitlines()
+    assert "".join(line.strip() for line in lines).endswith(1_000_000 * "x")

@@ -14,9 +14,11 @@ from pipeline.cli import alerts, past_records
 from pipeline.cli.main import cli
 from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
 from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
 from pipeline.times import format_time
 from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
 from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.hot_node_policy import HotNodePolicy
 from tests.table.records import NOW, node_state, table_of
 
 
@@ -92,6 +94,18 @@ def test_no_alert_is_said_and_no_data_is_an_error(monkeypatch: pytest.MonkeyPatc
     unknown = run(monkeypatch, Table())
     assert (unknown.exit_code, unknown.stdout) == (4, "")
     assert "springtide doctor" in unknown.stderr
+
+
+def test_missing_thresholds_of_all_nodes_are_the_reason_for_no_alert(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(node_state("a"), node_state("b"))
+    for name in ("a", "b"):
+        assert table.put_node(TableNode(node=name))
+    text = "no alert, because no node has thresholds: set them in a DeschedulerConfiguration\n"
+    assert run(monkeypatch, table).stderr == text
+    assert table.put_node(TableNode(node="b", hot_nodes=HotNodePolicy(high_percent={"cpu": 70})))
+    assert run(monkeypatch, table).stderr == "no alert\n"
 
 
 def test_watch_and_since_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +200,8 @@ def test_changes_are_shown_once_in_order_and_bad_records_are_skipped(
 
 def test_no_change_is_said_without_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     result = changes(monkeypatch, [])
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no alert\n")
+    text = "no alert opened, changed or closed in this time\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", text)
 
 
 def test_a_change_to_critical_shows_the_critical_threshold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.cli.doctor_policy import check_descheduling
+from pipeline.cli.doctor_check import Check
+from pipeline.cli.doctor_policy import check_descheduling, check_kill_switch
 from pipeline.errors import ForbiddenError, NotFoundError
 from pipeline.settings import Settings
 from pipeline.settings.worker_settings import WorkerSettings
@@ -36,6 +37,23 @@ def test_policy_file_is_checked(tmp_path: Path, document: Any, status: str, text
     assert (check.status, text in check.found) == (status, True), check
 
 
+def answer_with(monkeypatch: pytest.MonkeyPatch, expected_path: str, answer: Any) -> None:
+    """Let the API server give this answer, or error, to a request for the path."""
+
+    class Api:
+        async def get(self, path: str) -> Any:
+            assert path == f"/api/v1/namespaces{expected_path}"
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    @asynccontextmanager
+    async def open_api(*_: Any, **__: Any) -> AsyncIterator[Api]:
+        yield Api()
+
+    monkeypatch.setattr("pipeline.kube.api_client.open_api", open_api)
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "text"),
     [
@@ -49,17 +67,20 @@ def test_policy_file_is_checked(tmp_path: Path, document: Any, status: str, text
 def test_config_map_of_the_cluster_is_checked(
     monkeypatch: pytest.MonkeyPatch, answer: Any, status: str, text: str
 ) -> None:
-    class Api:
-        async def get(self, path: str) -> Any:
-            assert path.endswith("/koordinator-system/configmaps/koord-descheduler-config")
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-    @asynccontextmanager
-    async def open_api(*_: Any, **__: Any) -> AsyncIterator[Api]:
-        yield Api()
-
-    monkeypatch.setattr("pipeline.kube.api_client.open_api", open_api)
+    answer_with(monkeypatch, "/koordinator-system/configmaps/koord-descheduler-config", answer)
     check = check_descheduling(Settings())
     assert (check.status, text in check.found) == (status, True), check
+
+
+def test_kill_switch_that_is_set_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/springtide-system/configmaps/springtide-stop-evictions"
+    answer_with(monkeypatch, path, {"kind": "ConfigMap"})
+    name = "springtide-system/springtide-stop-evictions"
+    assert check_kill_switch(Settings()) == Check(
+        "kill switch", "warn", f"all evictions are stopped: the ConfigMap {name} exists",
+        "kubectl delete configmap -n springtide-system springtide-stop-evictions, to let the "
+        "evictor evict again",
+    )  # fmt: skip
+    for error in (NotFoundError("gone"), ForbiddenError("no right"), TimeoutError()):
+        answer_with(monkeypatch, path, error)
+        assert check_kill_switch(Settings()) is None

@@ -16,5 +16,7 @@ def test_units_up_to_days_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "d", "0d", "-1d", "1.5d", "366d", "9" * 400 + "d", "²d"])
 def test_no_other_text_is_a_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="not a duration such as 90s, 5m, 1h or 7d"):
+    with pytest.raises(
+        click.BadParameter, match="not a duration such as 90s, 5m, 1h or 7d, from 1s to 365d"
+    ):
         Duration().convert(text, None, None)

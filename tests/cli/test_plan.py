@@ -31,7 +31,9 @@ def test_file_without_a_strategy_is_refused_with_a_command_to_copy(tmp_path: Pat
 
 def test_file_without_a_descheduler_configuration_is_refused_as_such(tmp_path: Path) -> None:
     result = run(tmp_path / "a.yaml", "kind: Node\n")
-    assert (result.exit_code, "has no DeschedulerConfiguration" in result.stderr) == (1, True)
+    assert result.exit_code == 1
+    assert "has no DeschedulerConfiguration: it has Node\n" in result.stderr
+    assert "has no DeschedulerConfiguration: it is empty\n" in run(tmp_path / "a", "").stderr
 
 
 def test_policy_of_another_descheduler_is_named_as_such(tmp_path: Path) -> None:

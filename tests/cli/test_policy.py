@@ -184,8 +184,17 @@ def test_contradiction_to_the_extender_is_a_warning(tmp_path: Path) -> None:
             1,
             "switched off nevertheless, on every",
         ),
-        (node("n"), 1, "has no ConfigMap slo-controller-config"),
-        ("", 1, "has no ConfigMap slo-controller-config"),
+        (node("n"), 1, "has no ConfigMap slo-controller-config: it has Node n"),
+        ("", 1, "has no ConfigMap slo-controller-config: it is empty"),
+        ("---\n---\n", 1, "slo-controller-config: it is empty"),
+        ("apiVersion: descheduler/v1alpha2", 1, "it has an object without kind"),
+        ("hello", 1, "it has text that is no object"),
+        (
+            "\n---\n".join(f"{{kind: Pod, metadata: {{name: p{i}}}}}" for i in range(5)),
+            1,
+            "it has Pod p0, Pod p1, Pod p2 and 2 more",
+        ),
+        ("# " + "x" * (4 << 20), 2, "it is larger than 4 MiB"),
         ("a: [", 1, "is neither YAML nor JSON: line 1, column 5: expected the node content"),
         ("data: {a: '', a: ''}", 1, "line 1, column 15: key 'a' occurs twice"),
         (
@@ -434,6 +443,27 @@ def test_dry_run_of_the_migration_controller_is_shown_as_the_effect(tmp_path: Pa
         {"name": "MigrationController", "args": {"dryRun": True}}
     )
     assert effects(tmp_path, tree) == ["dry run", "LowNodeLoad: dry run"]
+
+
+def test_limits_and_protections_that_are_not_the_default_are_shown(tmp_path: Path) -> None:
+    excluded = {"exclude": ["kube-system"]}
+    tree = descheduler(kind="LowNodeLoadArgs", nodeFit=False, evictableNamespaces=excluded)
+    tree["profiles"][0]["plugins"] = BALANCE
+    migration = {
+        "maxMigratingPerWorkload": 1, "maxUnavailablePerWorkload": "10%", "defaultJobTTL": "2m",
+        "evictLocalStoragePods": True, "defaultJobMode": "EvictDirectly",
+    }  # fmt: skip
+    tree["profiles"][0]["pluginConfig"].append({"name": "MigrationController", "args": migration})
+    lines = run(tmp_path, tree).stdout.splitlines()
+    assert (
+        '  LowNodeLoad: evicts; evictableNamespaces {"include": [], "exclude": ["kube-system"]}; '
+        "nodeFit false"
+    ) in lines
+    assert (
+        "  MigrationController: Eviction, at once 2 per node, 10 per second; not from priority "
+        "2000000000 on; evictLocalStoragePods true; maxMigratingPerWorkload 1; "
+        "maxUnavailablePerWorkload 10%; defaultJobTTL 120.0"
+    ) in lines
 
 
 def test_other_strategies_are_shown_with_their_effect_and_values(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ async def test_late_early_and_invalid_plans_evict_no_pod(world: World) -> None:
         await world.send(plan, key="another")
         await world.send_bytes(b"{")
         await world.send(msgspec.structs.replace(plan, node=""), key="")
-        await evictor.logs("invalid plan", 4)
+        await evictor.logs("record refused", 2)  # invalid and undecodable
         # A name that would change the path of the request belongs to no pod.
         await world.plan("a", waiting=msgspec.structs.replace(absent, name="../pods/waiting"))
         await evictor.logs('"outcome": "refused"', 5)

@@ -26,8 +26,9 @@ POLICY = HotNodePolicy(
     high_percent={"cpu": 70.0}, low_percent={"cpu": 45.0}, hysteresis_percent=0.0
 )
 ALERT = OpenAlert(
-    rule="node_cpu", severity="warning", since="2023-11-14T22:00:00Z", usage_percent=75.0
-)
+    rule="node_cpu", severity="warning", since="2023-11-14T22:00:00Z", usage_percent=75.0,
+    threshold_percent=70.0,
+)  # fmt: skip
 ROOM = Resources(cpu_millicores=16_000, memory_bytes=64 << 30)
 
 

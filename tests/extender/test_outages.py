@@ -11,7 +11,7 @@ import pytest
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
 from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
-from pipeline.extender.outage_reports import log_outages
+from pipeline.extender.outage_reports import checks, log_outages
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.sources.compacted_writer import heartbeat_entry
 from pipeline.table import FeedState, Table
@@ -187,6 +187,19 @@ def test_a_watcher_that_sends_no_heartbeats_is_reported_unless_another_source_to
     outages = DataOutages(table, 180.0)
     assert outages.watcher(NOW) is None
     assert outages.watcher(NOW + 90) is None, "the last heartbeat of a watcher that was replaced"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (FeedState(), "has not answered yet"),
+        (FeedState(connected=True, contact=NOW), "answers"),
+        (FeedState(contact=NOW - 60), "does not answer"),
+    ],
+)
+def test_a_broker_is_silent_only_after_it_has_answered(state: FeedState, text: str) -> None:
+    of_name = {check.name: check for check in checks(DataOutages(fleet(), 180.0), state, NOW)}
+    assert (of_name["broker"].ok, of_name["broker"].text) == (state.connected, text)
 
 
 def test_a_tombstone_does_not_hide_a_dead_watcher() -> None:

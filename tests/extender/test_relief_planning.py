@@ -1,5 +1,7 @@
 """Plans over a state table: who leaves a hot node, where the pods land, and why nothing moves."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from pipeline.extender.plan_documents import ReliefPlan
 from pipeline.extender.relief_planning import AlertRelief, ReliefPlanning
 from pipeline.processors.descheduling.configured_strategies import pools_of_policies
 from pipeline.processors.descheduling.cool_downs import IncomingUsage
+from pipeline.processors.descheduling.descheduler_config import read_tree
 from pipeline.processors.descheduling.low_node_load import NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.migration_fit import NOWHERE
@@ -21,12 +24,12 @@ from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.node_state import AggregatedUsage
 from pipeline.topics.nodes import Taint
 from pipeline.topics.pods import Owner
-from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.extender.relief_world import ALERT, LOW, POLICY, TIERS, configuration, profile
 from tests.extender.relief_world import ReliefWorld as World
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, logged, pod_row
 from tests.processors.joined import view_of as view
-from tests.table.records import GIB, NOW
+from tests.table.records import GIB, NOW, any_pod, running
 
 
 def reason(plan: ReliefPlan) -> str:
@@ -44,9 +47,20 @@ def test_the_pod_that_fits_the_excess_best_lands_on_the_coolest_node() -> None:
     assert node.why == "node usage of cpu is 75.00%, above 70.00%"
     assert node.relieved
     assert node.projected_usage["cpu"] == pytest.approx(100 * 11 / 16)
+    assert move.target_usage_before["cpu"] == pytest.approx(100 * 2 / 16)
     assert move.target_usage["cpu"] == pytest.approx(100 * 3 / 16)
     assert move.workload == "ReplicaSet/web"
     assert move.score is not None
+
+
+def test_usage_of_a_target_is_shown_before_and_after_all_moves() -> None:
+    world = World().node("hot", 15.0).node("cool", 1.0).runs("hot", a=2.0, b=2.0)
+    lines = [line.strip() for line in plan_lines(world.plan()) if "usage there" in line]
+    text = "usage there cpu 6.2% -> 31.2%, memory 12.5% -> 15.6% after all moves"
+    assert lines == [text, text]
+    world.put_state("cool", 1.0, peaks={"p95": Usage(cpu_cores=4.0)}, predictor="p95")
+    (line, _) = [line.strip() for line in plan_lines(world.plan()) if "usage there" in line]
+    assert line == f"{text}; predicted peak cpu 50.0%"
 
 
 def test_usage_after_the_landing_stays_below_the_filters_thresholds() -> None:
@@ -54,7 +68,7 @@ def test_usage_after_the_landing_stays_below_the_filters_thresholds() -> None:
     plan = world.runs("hot", a=1.0, b=2.0).plan()
     assert reason(plan) == "no target takes a pod of a hot node"
     stay = plan.items[0].stays[0]
-    assert stay.reason == "refused by all 1 targets that have room for its usage"
+    assert stay.reason == "refused by the only target that has room for its usage"
     (rejected,) = stay.rejected
     assert rejected.node == "cool"
     assert rejected.reason.startswith("cpu usage would be")
@@ -309,6 +323,40 @@ def test_a_strategy_that_may_evict_nothing_says_why(fields: dict[str, Any], text
     assert ReliefPlanning(world.table, world.decisions, read, NOW).sources == frozenset()
 
 
+def test_pool_with_an_invalid_value_is_the_reason_and_no_pause() -> None:
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
+    invalid = LOW | {"highThresholds": {"cpu": "75%"}}
+    read, _ = read_tree(
+        {
+            "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+            "profiles": [profile({"LowNodeLoad": invalid})],
+        }
+    )  # fmt: skip
+    assert read is not None
+    assert reason(world.plan_by(read)) == "the pool has an invalid value"
+
+
+@pytest.mark.parametrize(
+    ("args", "fields"),
+    [
+        ({}, {"nodeSelector": {"matchLabels": {"deschedule": "a"}}}),
+        ({"paused": True}, {}),
+    ],
+    ids=["selector", "paused"],
+)
+def test_file_without_effect_is_the_reason_and_not_missing_thresholds(
+    args: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    world = World().node("hot", 12.0).runs("hot", web=2.0)
+    plan = world.plan_by(configuration(profile({"LowNodeLoad": LOW | args}), **fields))
+    assert [*plan_lines(plan, Path("a b.yaml"))] == [
+        "nothing would move: a b.yaml has no strategy in force for any node",
+        "  `springtide policy 'a b.yaml'` says what is in force, with --nodes for each node",
+    ]
+    first, _ = plan_lines(plan)
+    assert first == "nothing would move: no node has thresholds"
+
+
 @pytest.mark.parametrize("where", ["configuration", "profile"])
 def test_node_selectors_of_configuration_and_profile_hold(where: str) -> None:
     world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", web=2.0)
@@ -496,6 +544,57 @@ def test_a_span_that_no_configuration_has_does_not_end_the_planner(usage: str) -
     assert world.plan().items == ()
 
 
+def with_history(aggregated: Mapping[str, AggregatedUsage], **fields: Any) -> World:
+    """A hot node whose pod used 1 core for some time, and 5 in the last window; another one used 4
+    all the time."""
+    world = World().node("hot", 12.0, **fields).node("cool", 1.0, **fields)
+    for place, cores in enumerate((1.0, 1.0, 1.0, 5.0)):
+        rows = [
+            pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=GIB)
+            for uid, used in {"rising": cores, "steady": 4.0}.items()
+        ]
+        pods = [known_pod(uid, name=uid) for uid in ("rising", "steady")]
+        window = joined(NODE_ROW, *rows, view=view(*pods), of=header("hot", place))
+        assert world.table.pod_history.put(logged(window))
+    for uid in ("rising", "steady"):
+        world.pod("hot", uid, 1.0, owner=Owner(kind="ReplicaSet", name=uid))
+    return world.put_state("hot", 12.0, aggregated=aggregated)
+
+
+@pytest.mark.parametrize(
+    ("aggregated", "span", "used"),
+    [
+        ({"5m": AggregatedUsage(avg=Usage(cpu_cores=12.0, memory_bytes=8 * GIB))}, "5m", 2000.0),
+        # As just after the first windows of the node: its usage is that of the last one.
+        ({}, "5m", 5000.0),
+        ({"5m": AggregatedUsage(avg=Usage(cpu_cores=12.0, memory_bytes=8 * GIB))}, "1m", 5000.0),
+        # Of cpu alone.
+        ({"5m": AggregatedUsage(avg=Usage(memory_bytes=8 * GIB))}, "5m", 5000.0),
+    ],
+)
+def test_usage_of_pods_is_over_the_same_span_as_that_of_their_node(
+    aggregated: Mapping[str, AggregatedUsage], span: str, used: float
+) -> None:
+    args = LOW | {"usageAggregatedDuration": span}
+    (node,) = with_history(aggregated).plan(args).items
+    of_pods = {move.name: move.usage["cpu"] for move in node.moves}
+    of_steady, of_rising = 4000.0, used
+    # 0.8 cores are too much: the smaller one leaves.
+    (leaving,) = of_pods
+    assert of_pods == {leaving: {"rising": of_rising, "steady": of_steady}[leaving]}
+    assert leaving == ("rising" if used < 4000 else "steady")
+    left = 12000.0 - of_pods[leaving]
+    assert node.projected_usage["cpu"] == pytest.approx(100 * left / 16000.0)
+
+
+def test_usage_of_an_alert_is_over_the_span_and_so_is_that_of_pods() -> None:
+    policy = msgspec.structs.replace(POLICY, span_seconds=60)
+    world = with_history({}, hot_nodes=policy)
+    world.put_state("hot", 12.0, alerts=(ALERT,))
+    (move,) = world.plan().items[0].moves
+    assert (move.name, move.usage["cpu"]) == ("rising", 3000.0)
+
+
 def relieved(world: World, **relief: Any) -> ReliefPlan:
     planning = ReliefPlanning(world.table, world.decisions, None, NOW, AlertRelief(**relief))
     return planning.plan(world.records, world.table.pod_history)
@@ -574,6 +673,53 @@ def test_pods_on_their_way_count_in_the_filters_too(
     incoming = [IncomingUsage("cool", 2500.0, 0.0, is_prod), IncomingUsage("gone", 1.0, 1.0, True)]
     (move,) = relieved(world, incoming=incoming).items[0].moves
     assert move.target == target
+
+
+def bound(world: World, node: str, cores: float, age: float) -> World:
+    """A scheduler put a pod on the node so many seconds ago; the last window ended 10 s ago."""
+    requests = Resources(cpu_millicores=round(cores * 1000), memory_bytes=1 << 30)
+    world.table.put_pod(running(any_pod(f"new-{node}", requests=requests), node, age))
+    return world
+
+
+def landings(world: World) -> list[tuple[str | None, ...]]:
+    """Where pods land by the records of the nodes, and by a configuration."""
+    plans = world.plan(), world.plan(LOW)
+    return [tuple(move.target for node in plan.items for move in node.moves) for plan in plans]
+
+
+def test_requests_of_a_pod_without_samples_take_room_on_its_node() -> None:
+    world = World(in_flight="none").node("hot", 12.0).node("cool", 1.0).node("other", 4.0)
+    world.runs("hot", a=2.0)
+    assert landings(world) == [("cool",), ("cool",)]
+    bound(world, "cool", 15.0, 5.0)
+    assert landings(world) == [("other",), ("other",)]
+    rejected = world.plan(LOW).items[0].moves[0].rejected
+    assert [(r.node, r.reason) for r in rejected] == [
+        ("cool", "requests of cpu exceed what is left of allocatable")
+    ]
+
+
+def test_a_pod_in_flight_counts_with_its_estimate_in_the_load_of_its_node() -> None:
+    """85% of 8 cores: it is not low any more, although its filters would pass the pod."""
+    world = World().node("hot", 12.0).node("cool", 1.0).runs("hot", a=2.0)
+    bound(world, "cool", 8.0, 5.0)
+    assert landings(world) == [(), ()]
+    assert reason(world.plan()) == "no node is low: there is no target"
+    # Its window shows it.
+    world.report(NOW + 60, "hot", "cool")
+    assert landings(world) == [("cool",), ("cool",)]
+
+
+def test_pods_in_flight_make_no_node_hot_and_a_hot_one_no_hotter() -> None:
+    world = World().node("hot", 12.0).node("warm", 6.5).node("cool", 1.0)
+    world.runs("hot", "web", a=1.0, b=5.0).runs("warm", "db", c=1.0)
+    before = world.plan(LOW).items
+    assert [(node.node, [move.name for move in node.moves]) for node in before] == [("hot", ["a"])]
+    bound(bound(world, "warm", 8.0, 5.0), "hot", 3.0, 5.0)
+    assert world.plan(LOW).items == before
+    world.put_state("hot", 2.0)
+    assert "pods on their way" in reason(world.plan(LOW))
 
 
 A_SELECTOR = Selector(match_labels={"zone": "a"})

@@ -1,15 +1,18 @@
 """Requests of nodes for relief: what they ask for leaves them, by a plan like any other."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 from actuators.planner.planner import take_request
-from actuators.planner.relief_rounds import PAUSE_SECONDS
-from pipeline.errors import RecordError
+from actuators.planner.relief_rounds import FIRST_NODES, PAUSE_SECONDS
+from pipeline.errors import RecordError, UnknownNodeError
 from pipeline.processors.descheduling.node_requests import NodeRequests
+from pipeline.processors.eviction.eviction_objections import PREEMPTIBLE
 from pipeline.topics.codec import encode_json
+from pipeline.topics.eviction_requests import MOST_PODS
 from pipeline.topics.pods import Owner
 from tests.extender.relief_world import ReliefWorld
 from tests.planner.test_other_strategies import asked, policy_of
@@ -70,6 +73,43 @@ async def test_the_fewest_pods_of_these_classes_leave_in_the_documented_order(
     assert planning.reads == [{"n"}]
 
 
+@pytest.mark.parametrize(
+    ("fields", "leaving"),
+    [
+        # As named, whatever they use and whatever their rank.
+        ({"pods": ("high", "free")}, ["high", "free"]),
+        ({"pods": ("big",), "classes": ("free",)}, []),
+        ({"pods": ("prod", "low")}, ["low"]),
+        ({"pods": ("gone", "low", "low")}, ["low"]),
+        ({"pods": ("gone",)}, []),
+    ],
+)
+async def test_pods_that_a_request_names_leave_and_no_others(
+    fields: dict[str, Any], leaving: list[str]
+) -> None:
+    planning = planning_of()
+    ask(planning, cpu_millicores=9000, **fields)
+    assert await planned_pods(planning) == leaving
+
+
+async def test_a_named_pod_that_may_not_move_stays() -> None:
+    planning = planning_of()
+    labels = {PREEMPTIBLE: "false"}
+    planning.world.pod("n", "low", 0.5, pod_class="batch", labels=labels)
+    ask(planning, cpu_millicores=1, pods=("low", "free"))
+    assert await planned_pods(planning) == ["free"]
+
+
+async def test_a_named_pod_of_unknown_usage_leaves() -> None:
+    """The node measures more often than windows arrive: it knows what it asks for."""
+    world = ReliefWorld().node("n", 9.0).node("target", 1.0)
+    owner = Owner(kind="ReplicaSet", name="a")
+    planning = Planning(world.pod("n", "a", 2.0, pod_class="batch", owner=owner),
+                        policy_of("NodeRequests"))  # fmt: skip
+    ask(planning, cpu_millicores=400, pods=("a",))
+    assert await planned_pods(planning) == ["a"]
+
+
 async def test_a_request_is_planned_at_once_and_says_who_asks() -> None:
     planning = planning_of()
     assert await planning.after() == []
@@ -121,7 +161,7 @@ async def test_pods_of_unknown_usage_stay() -> None:
 
 @pytest.mark.parametrize("skew", [-86_400, 0, 86_400])
 def test_clocks_of_nodes_do_not_matter(skew: float) -> None:
-    requests = NodeRequests()
+    requests = NodeRequests({"n", "other"}.__contains__)
     assert requests.take(asked("n", NOW + skew, cpu_millicores=1), NOW, NOW - 10)
     assert requests.open(NOW)["n"].until == NOW + 290
     assert requests.open(NOW + 290) == {}
@@ -135,10 +175,11 @@ VALID = asked("n", NOW, cpu_millicores=1)
     [
         {"at": "soon"}, {"valid_until": ""}, {"cpu_millicores": -1}, {"memory_bytes": 1 << 60},
         {"classes": ("best",)}, {"id": "r" * 513}, {"node": "Not A Node"}, {"node": "other"},
+        {"pods": ("u",) * (MOST_PODS + 1)}, {"pods": ("u" * 513,)},
     ],
 )  # fmt: skip
 def test_garbage_is_refused_and_changes_nothing(fields: dict[str, Any]) -> None:
-    requests = NodeRequests()
+    requests = NodeRequests({"n", "other"}.__contains__)
     assert take_request(requests, b"n", encode_json(VALID), NOW, NOW)
     before = dict(requests.open(NOW))
     value = encode_json(msgspec.structs.replace(VALID, **fields))
@@ -150,22 +191,45 @@ def test_garbage_is_refused_and_changes_nothing(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("value", [b"", b"[]", b"{", b'{"node": 1}'])
 def test_a_record_of_another_kind_is_refused(value: bytes) -> None:
     with pytest.raises(RecordError):
-        take_request(NodeRequests(), b"n", value, NOW, NOW)
-    assert not take_request(NodeRequests(), b"n", None, NOW, NOW)
+        take_request(NodeRequests({"n", "other"}.__contains__), b"n", value, NOW, NOW)
+    assert not take_request(NodeRequests({"n", "other"}.__contains__), b"n", None, NOW, NOW)
 
 
-def test_a_flood_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.processors.descheduling.node_requests.MOST_REQUESTS", 2)
-    requests = NodeRequests()
-    for name in ("a", "b", "a"):
-        assert requests.take(asked(name, NOW, cpu_millicores=1), NOW, NOW)
-    with pytest.raises(RecordError):
-        requests.take(asked("c", NOW, cpu_millicores=1), NOW, NOW)
-    assert requests.take(asked("c", NOW + 300, cpu_millicores=1), NOW + 300, NOW + 300)
+async def test_requests_of_nodes_that_do_not_exist_keep_no_node_out() -> None:
+    planning = planning_of()
+    now = planning.clock.now()
+    for number in range(10_000):
+        made_up = asked(f"made-up-{number}", now, cpu_millicores=400)
+        with suppress(UnknownNodeError):
+            planning.rounds.requests.take(made_up, now, now)
+    ask(planning, cpu_millicores=400)
+    assert {*planning.rounds.requests.open(now)} == {"n"}
+    assert await planned_pods(planning) == ["free"]
+
+
+async def test_nodes_that_ask_all_the_time_keep_no_other_node_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They come first by name, have no pod that may leave, and fill a round with new requests."""
+    monkeypatch.setattr("actuators.planner.relief_rounds.NODES_OF_A_ROUND", FIRST_NODES)
+    planning = planning_of()
+    names = [f"a{number}" for number in range(FIRST_NODES)]
+    for name in names:
+        planning.world.node(name, 1.0)
+    for turn in range(20):
+        now = planning.clock.now()
+        for name in names:
+            request = asked(name, now, id=f"{turn}", cpu_millicores=400)
+            assert planning.rounds.requests.take(request, now, now)
+        ask(planning, cpu_millicores=400)
+        await planning.after(PAUSE_SECONDS)
+        if turn == 1:
+            assert [plan.node for plan in planning.plans] == ["n"]
+    assert all(len(nodes) <= FIRST_NODES for nodes in planning.reads)
 
 
 def test_a_clock_that_was_set_ends_no_request() -> None:
-    requests = NodeRequests()
+    requests = NodeRequests({"n", "other"}.__contains__)
     requests.take(VALID, NOW, NOW)
     requests.shift(3600.0)
     assert {*requests.open(NOW + 3600)} == {"n"}

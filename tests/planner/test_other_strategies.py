@@ -1,5 +1,6 @@
 """Strategies beside LowNodeLoad in the planner: the same rules hold for each of them."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -371,3 +372,21 @@ async def test_a_node_with_too_many_pods_is_not_drained(
     planning = Planning(with_small_pods(40 + surplus), policy_of("DrainNode"))
     assert await planning.after() == ([] if surplus else ["gold"])
     assert [len(plan.pods) for plan in planning.plans] == ([] if surplus else [40])
+
+
+async def test_the_log_says_why_no_pod_leaves_a_node_that_asks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    planning = Planning(world().node("silver", 12.0), policy_of("NodeRequests"))
+    now = planning.clock.now()
+    request = asked("gold", now, cpu_millicores=1500, pods=("a", "b"))
+    assert planning.rounds.requests.take(request, now, now)
+    assert await planning.after() == []
+    (fields,) = (
+        record.fields  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.message == "no pod leaves the node, although it asks for relief"
+    )
+    assert (fields["node"], fields["pods"]) == ("gold", 2)
+    assert fields["why"].startswith("d/a: no other node takes it: silver: ")

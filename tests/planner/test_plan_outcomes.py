@@ -1,10 +1,14 @@
 """Whether plans helped: judged once after the span of usage, published, and what follows."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from actuators.planner.planner import take_record
 from actuators.planner.planning_gate import BLOCKED, PAUSED
+from actuators.planner.relief_rounds import Published
+from pipeline.errors import BrokerUnavailableError
 from pipeline.processors.descheduling.move_memory import LOOK_BACK_SECONDS, MoveMemory
 from pipeline.processors.descheduling.move_outcomes import LANDING_SECONDS, SETTLE_SECONDS
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
@@ -129,7 +133,7 @@ async def test_nothing_is_judged_while_the_pods_of_hot_nodes_cannot_be_read() ->
     assert [each.why for each in planning.outcomes] == ["the node cooled, but cool got hot"]
 
 
-@pytest.mark.parametrize("ahead", [-170.0, -30.0, 30.0, 170.0])
+@pytest.mark.parametrize("ahead", [-160.0, -30.0, 30.0, 160.0])
 @pytest.mark.parametrize(
     ("hot", "opened", "why"),
     [
@@ -169,6 +173,57 @@ async def test_without_an_eviction_or_fresh_usage_nothing_is_judged() -> None:
     assert [each.why for each in silent.outcomes] == ["the node is still hot"]
 
 
+@pytest.mark.parametrize(
+    ("usage", "hysteresis", "why"),
+    [
+        (65.0, 5.0, "the node cooled, and no target got hot"),
+        (65.1, 5.0, "the node is still hot"),
+        (70.0, 0.0, "the node cooled, and no target got hot"),
+    ],
+)
+async def test_an_alert_that_only_waits_for_more_calm_windows_is_no_failure(
+    usage: float, hysteresis: float, why: str
+) -> None:
+    """The policy may ask for any number of windows below the threshold, of any length."""
+    planning = hot_and_cool()
+    await evicted(planning)
+    policy = msgspec.structs.replace(POLICY, close_windows=20, hysteresis_percent=hysteresis)
+    planning.world.table.put_node(TableNode(node="hot", allocatable=ROOM, hot_nodes=policy))
+    alert = msgspec.structs.replace(ALERT, usage_percent=usage)
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS - 1)
+    planning.world.report(planning.clock.now(), alerts=())
+    planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+    await planning.rounds.step()
+    assert planning.outcomes == []
+    await planning.after(1)
+    assert [each.why for each in planning.outcomes] == [why]
+
+
+async def test_nothing_is_judged_while_the_usage_of_the_alert_is_unknown() -> None:
+    """That of Prod is, while one Prod pod is not measured; the node reports all the same."""
+    planning = hot_and_cool()
+    await evicted(planning)
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    for field in ("usage_percent", "threshold_percent"):
+        alert = msgspec.structs.replace(ALERT, **{field: None})
+        planning.world.report(planning.clock.now(), "hot", alerts=(alert,))
+        await planning.rounds.step()
+        assert planning.outcomes == []
+    planning.world.report(planning.clock.now(), "hot", alerts=(ALERT,))
+    await planning.rounds.step()
+    assert [each.why for each in planning.outcomes] == ["the node is still hot"]
+
+
+async def test_nodes_with_long_windows_are_judged() -> None:
+    """A window of ten minutes that ended five minutes ago is the newest that there is."""
+    planning = hot_and_cool()
+    await evicted(planning)
+    await planning.clock.advance(SPAN_SECONDS + SETTLE_SECONDS)
+    planning.world.report(planning.clock.now() - 290, "hot", window_seconds=600.0)
+    await planning.rounds.step()
+    assert [each.why for each in planning.outcomes] == ["the node is still hot"]
+
+
 async def test_a_node_that_is_no_longer_watched_or_deleted_is_not_judged() -> None:
     """Its alert ends with its threshold, not because it cooled."""
     for is_deleted in (False, True):
@@ -196,7 +251,10 @@ async def test_plans_whose_evictions_failed_or_are_unknown_are_not_judged(outcom
 
 
 @pytest.mark.parametrize("helps", [True, False])
-async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(helps: bool) -> None:
+async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(
+    helps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     planning = hot_and_cool()
     for number in range(5):
         action = ActionRecord(
@@ -210,6 +268,16 @@ async def test_a_strategy_that_does_not_help_is_paused_for_an_hour(helps: bool) 
     assert await planning.after(LOOK_BACK_SECONDS - 1) == (["hot"] if helps else [])
     if not helps:
         assert await planning.after(2) == ["hot"]
+    # Said once, and when it ends.
+    logged = [record.message for record in caplog.records if "paused" in record.message]
+    assert logged == (
+        []
+        if helps
+        else [
+            "strategies are paused: too few of their last plans helped",
+            "no strategy is paused any more",
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,5 +369,136 @@ async def test_nothing_is_judged_without_the_lease_and_a_lost_verdict_is_tried_a
     await planning.after(1)
     assert planning.outcomes == []
     planning.can_publish = True
+    await planning.after(1)
+    assert len(planning.outcomes) == 1
+
+
+def verdict_of(number: int, outcome: Outcome, at: float) -> ActionRecord:
+    return ActionRecord(
+        node="hot", at=format_time(at), actuator="planner", action="outcome", outcome=outcome,
+        why="", plan=f"p{number}", strategy="LowNodeLoad",
+    )  # fmt: skip
+
+
+def log_of_two_leaders(ahead_seconds: float) -> list[tuple[ActionRecord, float]]:
+    """Verdicts with their append times: three failures by a leader whose clock is ahead, or behind,
+    and after a failover three successes by another one."""
+    failures = [(verdict_of(i, "failed", NOW + i + ahead_seconds), NOW + i) for i in range(3)]
+    return failures + [(verdict_of(i, "done", NOW + 60 + i), NOW + 60 + i) for i in range(3, 6)]
+
+
+@pytest.mark.parametrize("ahead_seconds", [0.0, 1800.0, -1800.0])
+@pytest.mark.parametrize("read_seconds", [0.0, 90.0, 3000.0])
+def test_the_order_of_verdicts_is_the_same_for_each_leader(
+    ahead_seconds: float, read_seconds: float
+) -> None:
+    """A leader that reads them later must not take older failures for the last ones."""
+    memory = MoveMemory()
+    for record, appended_at in log_of_two_leaders(ahead_seconds):
+        # As they come, or when a later leader begins.
+        now = max(appended_at, NOW + read_seconds)
+        assert memory.take_action(record, now, appended_at)
+    assert memory.paused("LowNodeLoad", NOW + 3001) == set()
+
+
+async def test_a_verdict_that_may_have_arrived_is_not_judged_anew() -> None:
+    """The broker has it, and the answer was lost: another verdict would be a second one."""
+    planning = hot_and_cool()
+    await evicted(planning)
+    published: list[ActionRecord] = []
+
+    async def publish(record: Published) -> None:
+        assert isinstance(record, ActionRecord)
+        published.append(record)
+        if len(published) < 3:
+            raise BrokerUnavailableError("no answer")
+
+    planning.rounds._outcomes._publish = publish
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    cools(planning)
+    for _ in range(4):
+        await planning.after(1)
+    assert len(published) == 3
+    assert {encode_json(record) for record in published} == {encode_json(published[0])}
+    assert published[0].outcome == "failed"
+
+
+async def test_a_verdict_that_the_feed_has_read_is_not_written_again() -> None:
+    planning = hot_and_cool()
+    await evicted(planning)
+    published: list[ActionRecord] = []
+
+    async def publish(record: Published) -> None:
+        assert isinstance(record, ActionRecord)
+        published.append(record)
+        raise BrokerUnavailableError("no answer")
+
+    planning.rounds._outcomes._publish = publish
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    (record,) = published
+    take_record(planning.memory, ReliefAlerts(), ACTIONS, b"hot", encode_json(record), NOW, NOW)
+    for _ in range(3):
+        await planning.after(1)
+    assert published == [record]
+
+
+@pytest.mark.parametrize("arrives", ["before it leads", "while it leads", "never"])
+async def test_a_failover_between_judging_and_publishing_leaves_one_verdict(arrives: str) -> None:
+    """The first leader judges and loses the lease while its record is on the way."""
+    planning = hot_and_cool()
+    plan = await evicted(planning)
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    (first,) = planning.outcomes
+    planning.outcomes.clear()
+    log = [first] if arrives == "before it leads" else []
+    memory = await next_leader(planning, plan, log)
+    if arrives == "while it leads":
+        log = [*planning.outcomes, first]
+        for record in log:
+            take_record(memory, ReliefAlerts(), ACTIONS, b"hot", encode_json(record), NOW, NOW)
+    else:
+        log += planning.outcomes
+    judged = {record.plan for record in log}
+    assert judged == {plan.id}
+    assert len(planning.outcomes) == (arrives != "before it leads")
+    # Each reader of the log has the same verdict, and one.
+    third = MoveMemory()
+    for record in log:
+        take_record(third, ReliefAlerts(), ACTIONS, b"hot", encode_json(record), NOW, NOW)
+    for each in (memory, third):
+        assert [(found.node, found.helped) for found in each._verdicts.values()] == [
+            ("hot", log[-1].outcome == "done")
+        ]
+
+
+async def next_leader(
+    planning: Planning, plan: EvictionPlanRecord, log: Sequence[ActionRecord]
+) -> MoveMemory:
+    """Let another planner lead that has read plan, eviction and these verdicts."""
+    memory, now = MoveMemory(), planning.clock.now()
+    take_record(memory, ReliefAlerts(), EVICTION_PLANS, b"hot", encode_json(plan), now, NOW)
+    planning.start(memory)
+    done = ActionRecord(
+        node="hot", at=format_time(NOW), actuator="evictor", action="evict", outcome="done",
+        why="", before={"d/a": plan.pods[0].uid}, plan=plan.id, workload=plan.pods[0].workload,
+    )  # fmt: skip
+    for record in (done, *log):
+        take_record(memory, ReliefAlerts(), ACTIONS, b"hot", encode_json(record), now, NOW)
+    cools(planning)
+    for _ in range(2):
+        await planning.after(1)
+    return memory
+
+
+@pytest.mark.parametrize("feed", ["moves", "table"])
+async def test_nothing_is_judged_while_evictions_or_nodes_are_not_followed(feed: str) -> None:
+    """The plan may have evicted another pod since, and the node may have cooled."""
+    planning = hot_and_cool()
+    await evicted(planning)
+    state = planning.moves if feed == "moves" else planning.state
+    state.connected = False
+    await planning.after(SPAN_SECONDS + SETTLE_SECONDS)
+    assert planning.outcomes == []
+    state.connected = True
     await planning.after(1)
     assert len(planning.outcomes) == 1

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from actuators.planner.planner import BAD, Planner
+from actuators.planner.planner import Planner
 from actuators.planner.planning_gate import BLOCKED
 from actuators.planner.relief_rounds import RESTING
 from pipeline.clock import SystemClock
@@ -20,6 +20,7 @@ from pipeline.errors import NotFoundError
 from pipeline.extender.decision_rules import rules_of
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.refused_records import REFUSED
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
@@ -43,13 +44,15 @@ from pipeline.topics.registry import (
     NODES,
     PODS,
     WINDOWS,
+    WORKLOADS,
     Topic,
 )
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import encode_window
+from pipeline.topics.workloads import WorkloadRecord, workload_key
 from tests.broker import messages
 from tests.extender.relief_world import ALERT, POLICY, ROOM
-from tests.metric_values import value_of
+from tests.metric_values import sum_of, value_of
 from tests.planner.test_other_strategies import asked
 from tests.processes import until
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, pod_row
@@ -158,17 +161,32 @@ async def test_a_plan_is_written_once_also_after_a_failover(cluster: Cluster) ->
     for topic in (EVICTION_PLANS, ACTIONS):
         await cluster.send(topic, "hot", b"\x00 no JSON")
         await cluster.send(topic, "hot", b'{"actuator": "evictor"}')
-    before = value_of(BAD)
+    source = EVICTION_PLANS.full_name(cluster.settings.kafka.topic_prefix)
+    before = sum_of(REFUSED, source=source)
     async with cluster.planner():
         await until(cluster.plans)
     (plan,) = await cluster.plans()
     assert (plan.node, [pod.uid for pod in plan.pods]) == ("hot", ["a"])
     assert (plan.pods[0].target, plan.pods[0].workload) == ("cool", "StatefulSet/d/a")
-    assert value_of(BAD) > before
+    assert sum_of(REFUSED, source=source) > before
     RESTING.set(0)
     async with cluster.planner():
         await until(lambda: value_of(RESTING) == 1)  # it has considered the node
         assert await cluster.plans() == [plan]
+
+
+async def test_the_only_replica_of_a_workload_is_not_planned(cluster: Cluster) -> None:
+    await cluster.node("hot", 12.0)
+    await cluster.node("cool", 1.0)
+    await cluster.pods("hot", fitting=0.9, other=2.0)
+    key = workload_key("d", "StatefulSet", "fitting")
+    only = WorkloadRecord(namespace="d", kind="StatefulSet", name="fitting", replicas=1)
+    for value in (b"no JSON", encode_json(only)):
+        await cluster.send(WORKLOADS, "d", value, key)
+    async with cluster.planner():
+        await until(cluster.plans)
+    (plan,) = await cluster.plans()
+    assert [pod.uid for pod in plan.pods] == ["other"]
 
 
 async def test_a_node_that_asks_for_relief_gets_a_plan(cluster: Cluster) -> None:

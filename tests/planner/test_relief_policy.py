@@ -1,13 +1,22 @@
 """What the planner takes from a DeschedulerConfiguration."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from actuators.planner.planner import Planner
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
+from pipeline.clock import ManualClock
+from pipeline.extender.decision_rules import rules_of
+from pipeline.kube.api_client import Api
+from pipeline.kube.lease import Lease
 from pipeline.processors.descheduling.cluster_columns import MoveCaps
+from pipeline.processors.descheduling.configured_strategies import strategies_off
 from pipeline.processors.descheduling.descheduler_config import NO_DESCHEDULING, read_tree
+from pipeline.settings import ExtenderSettings, Settings
 from pipeline.topics.hot_node_policy import DEFAULT_POOL
+from tests.extender.relief_world import configuration, profile
 
 LOW = "LowNodeLoad"
 
@@ -74,3 +83,41 @@ def test_nothing_is_planned_unless_low_node_load_is_enabled(
 )  # fmt: skip
 def test_a_dry_or_doubtful_configuration_publishes_nothing(policy: ReliefPolicy) -> None:
     assert policy.dry == {LOW}
+
+
+def test_the_planner_logs_once_which_strategies_are_off_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rules = rules_of(ExtenderSettings())
+    planner = Planner(
+        cast(Api, None), Settings(), rules, ManualClock(), cast(Lease, SimpleNamespace())
+    )
+    fragmentation = {"resources": ["x/gpu"]}
+    paused = {"strategy": "EvictDirectly", "maxPodsToEvict": 1, "paused": True}
+    own = profile(
+        {"FragmentationAware": fragmentation, "ScaleDownBinPack": paused, "NodeRequests": {}}
+    )
+    own["plugins"]["balance"]["enabled"].append({"name": "NodeReservation"})
+    for _ in range(2):
+        planner._take_policy(configuration(own))
+    (record,) = [each for each in caplog.records if each.message == "policy is in force"]
+    assert vars(record)["fields"]["off"] == {
+        "LowNodeLoad": "LowNodeLoad is not configured",
+        "FragmentationAware": "requests of x/gpu are not counted: no rule of the extender names it",
+        "ScaleDownBinPack": "ScaleDownBinPack is paused",
+        "NodeReservation": "NodeReservation has no arguments in pluginConfig",
+    }
+    planner._take_policy(configuration(profile({"NodeRequests": {}})))
+    assert vars(caplog.records[-1])["fields"]["off"] == {
+        "LowNodeLoad": "LowNodeLoad is not configured"
+    }
+
+
+def test_a_strategy_that_another_profile_runs_is_not_off() -> None:
+    args = {"strategy": "EvictDirectly", "maxPodsToEvict": 1, "resources": ["pods"]}
+    off = profile({"ScaleDownBinPack": args | {"paused": True}})
+    running = profile({"ScaleDownBinPack": args}, name="b")
+    reasons = strategies_off(configuration(off), ("pods",))
+    assert reasons == {"ScaleDownBinPack": "ScaleDownBinPack is paused"}
+    assert strategies_off(configuration(off, running), ("pods",)) == {}

@@ -156,5 +156,5 @@ def test_nodes_can_be_asked_for_in_another_order() -> None:
     whole = CandidateNodes(table, ("d", "b", "c", "a"), NOW)
     part = whole.in_order(whole.positions[[2, 0, 1]])
     assert [*part.requested] == ["c", "d", "b"]
-    assert [*part.names] == ["b", "c", "d"]
+    assert [*part.names] == ["c", "d", "b"]
     assert part.in_requested_order(np.array([*part.names])).tolist() == ["c", "d", "b"]

@@ -28,6 +28,16 @@ class TargetLimits(NamedTuple):
     is_prod_watched: BoolArray
 
 
+class _Targets(NamedTuple):
+    """Some targets in their order, and columns of theirs alone, (targets, watched): usage, and the
+    limits below which it is full. `place` is the place of each node among them, -1 for others."""
+
+    targets: IntArray
+    place: IntArray
+    usage: FloatArray
+    full: FloatArray
+
+
 class Bookings:
     """Books pods on targets; `columns` are the watched resources among those of `nodes`.
 
@@ -40,10 +50,9 @@ class Bookings:
         columns: Sequence[int], limits: TargetLimits, *, node_fit: bool = True,
     ) -> None:  # fmt: skip
         self._nodes, self._pods, self._landing = nodes, pods, landing
-        self._limits = limits._replace(
-            high=np.asfortranarray(limits.high), prod_high=np.asfortranarray(limits.prod_high)
-        )
-        self._full = np.maximum(self._limits.high, 1.0)
+        self._limits = limits._replace(prod_high=np.asfortranarray(limits.prod_high))
+        # Amounts are whole: no pod that uses a resource fits below a limit of less than 1.
+        self._full = np.asfortranarray(np.where(limits.high < 1.0, 0.5, limits.high))
         self._node_fit = node_fit
         columns = [*columns]
         # Each resource of all nodes is contiguous, because columns are read whole.
@@ -52,6 +61,7 @@ class Bookings:
         self._at_first = self.usage.copy()
         self.used: FloatArray = pods.usage[:, columns]
         self._arrivals: list[Arrival] = []
+        self._targets: _Targets | None = None
 
     def land(self, pod: int, targets: IntArray) -> Landing:
         """Where a pod would land now: on a target with room for its usage."""
@@ -85,7 +95,9 @@ class Bookings:
     def why_nowhere(self, pod: int, targets: IntArray, landing: Landing) -> str:
         """Why a pod landed nowhere."""
         if landing.rejections:
-            return f"refused by all {landing.rejections} targets that have room for its usage"
+            count = landing.rejections
+            who = "the only target that has" if count == 1 else f"all {count} targets that have"
+            return f"refused by {who} room for its usage"
         used = self.used[pod]
         with np.errstate(invalid="ignore"):
             is_within = self._at_first[targets] + used <= self._limits.high[targets]
@@ -98,25 +110,36 @@ class Bookings:
         first, in this order."""
         used, limits = self.used[pod], self._limits
         is_prod = bool(self._pods.is_prod[pod])
-        fits, heat = np.ones(len(self.usage), np.bool_), np.zeros(len(self.usage))
-        # A plan asks thousands of times: whole columns of all nodes are cheaper than picked rows.
+        columns, heat = self._columns(targets), np.zeros(len(targets))
         with np.errstate(invalid="ignore"):
             for index in np.flatnonzero(used > 0).tolist():
-                after = self.usage[:, index] + used[index]
-                fits &= after <= limits.high[:, index]
-                np.maximum(heat, after / self._full[:, index], out=heat)
+                after = columns.usage[:, index] + used[index]
+                after /= columns.full[:, index]
+                np.maximum(heat, after, out=heat)
                 if is_prod and limits.is_prod_watched[index]:
-                    prod_after = self.prod_usage[:, index] + used[index]
-                    fits &= prod_after <= limits.prod_high[:, index]
-        targets = targets[fits[targets]]
-        heat = heat[targets]
+                    prod_after = self.prod_usage[targets, index] + used[index]
+                    heat[~(prod_after <= limits.prod_high[targets, index])] = np.inf
+            fits = heat <= 1.0
+        if not fits.all():
+            targets, heat = targets[fits], heat[fits]
         if len(targets) > SORTED_TARGETS:
             coolest = np.argpartition(heat, SORTED_TARGETS)
             targets, heat = targets[coolest], heat[coolest[:SORTED_TARGETS]]
         order = np.lexsort((self._nodes.by_name[targets[:SORTED_TARGETS]], heat))
         return np.concatenate([targets[order], targets[SORTED_TARGETS:]])
 
+    def _columns(self, targets: IntArray) -> _Targets:
+        """The contiguous columns of targets: a plan asks about the same thousands of times."""
+        if self._targets is None or self._targets.targets is not targets:
+            place = np.full(len(self.usage), -1)
+            place[targets] = np.arange(len(targets))
+            of_targets = (np.asfortranarray(all_[targets]) for all_ in (self.usage, self._full))
+            self._targets = _Targets(targets, place, *of_targets)
+        return self._targets
+
     def _add(self, pod: int, node: int, sign: float) -> None:
         self.usage[node] += sign * self.used[pod]
+        if self._targets is not None and (place := self._targets.place[node]) >= 0:
+            self._targets.usage[place] = self.usage[node]
         if self._pods.is_prod[pod]:
             self.prod_usage[node] += sign * self.used[pod]

@@ -23,9 +23,10 @@ class ClusterNodes:
 
     Percentages are of `capacity`. `usage` and `prod_usage` are unknown where the last window is too
     old. `requested` are the requests of all pods on a node, which may not exceed `allocatable`.
-    `peak` is the predicted peak, for display only. `taken_cpus` are the CPUs that a node reserves
-    by number and that pods on it have for themselves, of nodes with any, by place. `asked` are the
-    requests for relief of nodes, likewise.
+    `peak` is the predicted peak, for display only. `is_last_window` (n, 2) is where usage of cpu
+    and memory is that of the last window instead of the pool's span; None is nowhere. `taken_cpus`
+    are the CPUs that a node reserves by number and that pods on it have for themselves, of nodes
+    with any, by place. `asked` are the requests for relief of nodes, likewise.
     """
 
     names: Sequence[str]
@@ -39,6 +40,7 @@ class ClusterNodes:
     labels: Sequence[Mapping[str, str]]
     taints: Sequence[Sequence[Taint]]
     peak: FloatArray | None = None
+    is_last_window: BoolArray | None = None
     taken_cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     asked: Mapping[int, NodeRequest] = field(default_factory=dict)
 

@@ -19,7 +19,7 @@ from pipeline.processors.descheduling.descheduler_config import (
 from pipeline.processors.descheduling.field_types import Namespaces, PodSelector, StrategyArgs
 from pipeline.processors.descheduling.fragmentation import FragmentationStrategy
 from pipeline.processors.descheduling.landing import LandingSimulator
-from pipeline.processors.descheduling.load_balancing import LowNodeLoadStrategy
+from pipeline.processors.descheduling.load_balancing import NO_ALERT, LowNodeLoadStrategy
 from pipeline.processors.descheduling.low_node_load import DETECTED, LowNodeLoad, NodePool
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
 from pipeline.processors.descheduling.requested_relief import RequestStrategy
@@ -219,6 +219,7 @@ def low_node_load_strategies(
     args: LowNodeLoadArgs = _USUAL,
     *,
     confirmed: BoolArray | None = None,
+    why_unconfirmed: str = NO_ALERT,
     off: str = "",
 ) -> list[ConfiguredStrategy]:
     """One strategy for each pool."""
@@ -228,16 +229,24 @@ def low_node_load_strategies(
                 pool=pool,
                 is_member=is_member,
                 confirmed=confirmed,
+                why_unconfirmed=why_unconfirmed,
                 node_fit=args.node_fit,
                 number_of_nodes=args.number_of_nodes,
             ),
             PodFilter(args.evictable_namespaces, args.pod_selectors),
             is_member,
             pool.name,
-            off or ("" if pool.is_certain and not args.paused else f"{LOW_NODE_LOAD} is paused"),
+            off or _why_pool_off(pool, args),
         )
         for pool, is_member in pools
     ]
+
+
+def _why_pool_off(pool: NodePool, args: LowNodeLoadArgs) -> str:
+    """Why LowNodeLoad moves nothing in a pool; empty if it may."""
+    if args.paused:
+        return f"{LOW_NODE_LOAD} is paused"
+    return "" if pool.is_certain else "the pool has an invalid value"
 
 
 def other_strategies(
@@ -282,6 +291,25 @@ def other_strategies(
                 )
             off = why_off(profile, name) or _why_not_counted(args, counted)
             yield ConfiguredStrategy(strategy, pods, is_member, off=off)
+
+
+def strategies_off(descheduling: Descheduling, counted: Collection[str]) -> dict[str, str]:
+    """Why strategies beside LowNodeLoad move nothing although a profile enables them, by name; not
+    of those that another profile runs. Requests of the resources `counted` are known."""
+    reasons: dict[str, str] = {}
+    running = set[str]()
+    for profile in descheduling.profiles:
+        for name in profile.enabled.get("balance", ()):
+            args = profile.args.get(name)
+            if isinstance(args, StrategyArgs):
+                reason = why_off(profile, name) or _why_not_counted(args, counted)
+            else:
+                reason = f"{name} has no arguments in pluginConfig"
+            if reason and name != LOW_NODE_LOAD:
+                reasons.setdefault(name, reason)
+            else:
+                running.add(name)
+    return {name: reason for name, reason in reasons.items() if name not in running}
 
 
 def _why_not_counted(args: StrategyArgs, counted: Collection[str]) -> str:

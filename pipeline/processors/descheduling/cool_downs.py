@@ -11,8 +11,8 @@ same node, or about the same target, would rest on usage from before the first o
   also keeps a pod from being moved back to the node that it left;
 - a pod that the evictor refused, or that another agent was asked to evict, is not planned again for
   ten minutes, so that others get a chance. It rests for twice as long after each further refusal
-  for a reason that lasts, such as a single replica or a budget of no disruptions, which the planner
-  does not know otherwise; up to an hour;
+  for a reason that lasts, such as a budget of no disruptions, which the planner does not know
+  otherwise; up to an hour;
 - pods that the evictor would have evicted in mode act rest as if they had left, and so does their
   node, because nothing cools it: else its whole pods would be planned one after the other;
 - usage of a moved pod counts on its target until the target's own usage shows it.

@@ -5,6 +5,7 @@ decides, and evicts nothing until the problem is corrected. Valid parts beside i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from pipeline.processors.descheduling.field_types import (
     Seconds,
 )
 from pipeline.processors.descheduling.low_node_load import LowNodeLoad, read_low_node_load
+from pipeline.processors.descheduling.low_node_load_args import AnomalyCondition, LowNodeLoadArgs
 from pipeline.processors.descheduling.low_node_utilization import (
     LowNodeUtilizationArgs,
 )
@@ -45,6 +47,7 @@ from pipeline.processors.descheduling.strict_reading import (
     shown,
     unknown_key,
 )
+from pipeline.processors.policy.config_sections import json_keys
 from pipeline.processors.policy.load_configmap import PolicyProblem
 from pipeline.processors.policy.selectors import Selector
 
@@ -399,8 +402,37 @@ def _read_args(
     return args, [*problems, *notes]
 
 
+def _with_place(problem: PolicyProblem) -> PolicyProblem:
+    """The problem, and where an unknown key belongs if it is a key of another object."""
+    key = problem.where.rpartition(".")[2]
+    if problem.text != "unknown key":
+        return problem
+    if key == "targetThresholds":  # of LowNodeUtilization
+        return problem._replace(text="unknown key (is highThresholds meant?)")
+    place = _places().get(key)
+    return problem._replace(text=f"unknown key: it belongs to {place}") if place else problem
+
+
+@cache
+def _places() -> dict[str, str]:
+    """The object of each key that one object alone has."""
+    kinds: dict[str, type[msgspec.Struct]] = {
+        "the top level": ConfigurationKeys,
+        "a profile": _ProfileKeys,
+        "anomalyCondition of LowNodeLoad": AnomalyCondition,
+        f"the args of {LOW_NODE_LOAD}": LowNodeLoadArgs,
+    }
+    plugins = {name: plugin.kind for name, plugin in _PLUGINS.items() if plugin.dry is not None}
+    kinds |= {f"the args of {name}": kind for name, kind in plugins.items()}
+    places: dict[str, list[str]] = {}
+    for place, kind in kinds.items():
+        for key in json_keys(kind).values():
+            places.setdefault(key, []).append(place)
+    return {key: names[0] for key, names in places.items() if len(names) == 1}
+
+
 def _limited(problems: Sequence[PolicyProblem]) -> tuple[PolicyProblem, ...]:
-    unique = tuple(dict.fromkeys(problems))
+    unique = tuple(dict.fromkeys(_with_place(problem) for problem in problems))
     if len(unique) <= _MOST_PROBLEMS:
         return unique
     more = PolicyProblem(KIND, f"has {len(unique) - _MOST_PROBLEMS} more problems")

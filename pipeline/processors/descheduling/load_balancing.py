@@ -64,6 +64,7 @@ _PASSES: Final[tuple[tuple[Scope, int, int], ...]] = (
     ("node", HIGH, LOW), ("prod", PROD_HIGH, PROD_LOW),
 )  # fmt: skip
 """The class of sources and of targets, beside those that are low in both ways, of each pass."""
+NO_ALERT: Final = "no node has been hot for long enough: none has an open alert"
 MOST_WITHOUT_ROOM: Final = 100
 """Pods of one node that may find no target with room for their usage: cheaper, but each looks at
 all targets, too."""
@@ -74,7 +75,8 @@ class LowNodeLoadStrategy:
     """Relieves the hot nodes of one pool.
 
     `is_member` (n,) are the nodes of the pool, None for all. Of the hot nodes only those that are
-    `confirmed` (n,) are relieved, None for all. Nothing moves unless more than `number_of_nodes`
+    `confirmed` (n,) are relieved, None for all; `why_unconfirmed` says why others are not. Nothing
+    moves unless more than `number_of_nodes`
     nodes are low. Without `node_fit` no target has to pass the scheduler's rules, but usage still
     has to fit.
     """
@@ -82,6 +84,7 @@ class LowNodeLoadStrategy:
     pool: NodePool
     is_member: BoolArray | None = None
     confirmed: BoolArray | None = None
+    why_unconfirmed: str = NO_ALERT
     node_fit: bool = True
     number_of_nodes: int = 0
     name: str = NAME
@@ -98,7 +101,7 @@ class LowNodeLoadStrategy:
         hot = np.isin(view.classes, (HIGH, PROD_HIGH))
         sources = hot if self.confirmed is None else hot & self.confirmed
         low = view.low_nodes()
-        if reason := _reason_to_stop(view, hot, sources, low, self.number_of_nodes):
+        if reason := _reason_to_stop(self, view, hot, sources, low):
             return unchanged(self.name, nodes, reason, targets=len(low))
         relief = _Relief(self, nodes, pods, landing, view)
         plans: list[SourcePlan] = []
@@ -150,7 +153,7 @@ def _hottest_first(view: _View, nodes: ClusterNodes, hot: IntArray) -> IntArray:
 
 
 def _reason_to_stop(
-    view: _View, hot: BoolArray, sources: BoolArray, low: IntArray, number_of_nodes: int
+    strategy: LowNodeLoadStrategy, view: _View, hot: BoolArray, sources: BoolArray, low: IntArray
 ) -> str:
     """Why nothing moves; empty if something may."""
     if not view.is_member.any():
@@ -161,11 +164,11 @@ def _reason_to_stop(
             return "usage of no node is known: there are no windows, or they are too old"
         return "no node is hot"
     if not sources.any():
-        return "no node has been hot for long enough: none has an open alert"
+        return strategy.why_unconfirmed
     if not len(low):
         return "no node is low: there is no target"
-    if len(low) <= number_of_nodes:
-        return f"{len(low)} low nodes are not more than numberOfNodes, {number_of_nodes}"
+    if len(low) <= strategy.number_of_nodes:
+        return f"{len(low)} low nodes are not more than numberOfNodes, {strategy.number_of_nodes}"
     return ""
 
 
@@ -231,14 +234,14 @@ class _Relief:
             helps: BoolArray = np.logical_or.reduce(used[:, source.over] > 0, axis=1) | unknown
         may_move = self._pods.may_move[pods]
         fits = fit_scores(used, source.excess, self._view.weights)
+        best_first = np.argsort(-np.nan_to_num(fits, nan=-1.0), kind="stable")
+        staying = best_first[(helps & (unknown | ~may_move))[best_first]][:MOST_STAYS]
         stays = []
-        for index in np.argsort(-np.nan_to_num(fits, nan=-1.0), kind="stable").tolist():
-            pod = int(pods[index])
-            if helps[index] and not may_move[index]:
+        for index in staying.tolist():
+            pod, reason = int(pods[index]), "usage of the pod is unknown"
+            if not may_move[index]:
                 reason = self._pods.objections.get(pod, "the pod may not be evicted")
-                stays.append(Stay(pod, reason))
-            elif helps[index] and unknown[index]:
-                stays.append(Stay(pod, "usage of the pod is unknown"))
+            stays.append(Stay(pod, reason))
         return pods[helps & may_move & ~unknown], stays
 
     def _choose(
@@ -248,18 +251,21 @@ class _Relief:
         order anew, by how well they fit what is left."""
         chosen: list[tuple[int, Landing]] = []
         failed = without_room = 0
-        while len(pods) and source.is_hot:
+        # Copies of what is read over and over: rows of all pods are far apart.
+        ranks, used, left = self._pods.ranks.take(pods), self._used[pods], np.arange(len(pods))
+        while len(left) and source.is_hot:
             weights = self._view.weights * source.over
-            fits = fit_scores(self._used[pods], source.excess, weights)
-            pods = pods[eviction_order(self._pods.ranks.take(pods), fits)]
+            fits = fit_scores(used[left], source.excess, weights)
+            left = left[eviction_order(ranks.take(left), fits)]
             if len(chosen) == MOST_MOVES:
-                stays.append(Stay(int(pods[0]), f"{MOST_MOVES} pods leave the node already"))
+                stays.append(Stay(int(pods[left[0]]), f"{MOST_MOVES} pods leave the node already"))
                 return chosen
             tried = 0
-            for pod in pods.tolist():
+            for index in left.tolist():
                 tried += 1
-                if not (self._used[pod][source.over] > 0).any():
+                if not (used[index][source.over] > 0).any():
                     continue
+                pod = int(pods[index])
                 if (reason := self._counts.objection(pod)) is not None:
                     stays.append(Stay(pod, reason))
                     continue
@@ -278,7 +284,7 @@ class _Relief:
                     return chosen
             else:
                 return chosen
-            pods = pods[tried:]
+            left = left[tried:]
         return chosen
 
     def _needed(

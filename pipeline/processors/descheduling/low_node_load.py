@@ -222,6 +222,7 @@ def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -
     used = {name for pool in (top, *pools) for key in _THRESHOLDS for name in getattr(pool, key)}
     for name in sorted(used - {*DETECTED}):
         yield "", f"usage of {name:.80} causes no alert"
+    yield from _fractions(top, pools)
     condition = args.anomaly_condition
     if condition is not None and condition.timeout_seconds is not None:
         text = "has no effect: an alert stays open while the node is hot"
@@ -229,6 +230,19 @@ def _warnings(args: LowNodeLoadArgs, top: NodePool, pools: Sequence[NodePool]) -
     for name, weight in (args.resource_weights or {}).items():
         if weight <= 0:
             yield f"resourceWeights.{name:.80}", f"{weight} counts as 1"
+
+
+def _fractions(top: NodePool, pools: Sequence[NodePool]) -> Iterator[Problem]:
+    """Thresholds below one percent, which are in force, and may have been meant as fractions."""
+    places = [("", top), *((f"nodePools[{i}].", pool) for i, pool in enumerate(pools))]
+    for key in _THRESHOLDS:
+        of_top = getattr(top, key)
+        for where, pool in places:
+            for name, percent in getattr(pool, key).items():
+                is_inherited = pool is not top and of_top.get(name) == percent
+                if 0 < percent < 1 and not is_inherited:
+                    text = f"{percent:g} is in percent (is {100 * percent:g} meant?)"
+                    yield f"{where}{_KEYS[key]}.{name:.80}", text
 
 
 def _at(where: str, problems: Any, *, in_force: bool = False) -> list[PolicyProblem]:

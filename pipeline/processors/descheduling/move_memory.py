@@ -65,10 +65,16 @@ class PlannedPod(NamedTuple):
 
 
 class _Verdict(NamedTuple):
+    """`at` is its age at the latest, `dated` what its planner wrote: the same for a round. `order`
+    is when the broker appended it, which is the same for all that read it, whatever the clocks of
+    its planners were."""
+
     node: str
     strategy: str
     helped: bool
     at: float
+    dated: str
+    order: float
 
 
 class MoveMemory:
@@ -138,8 +144,9 @@ class MoveMemory:
             return False
         if (action.actuator, action.action) == (PLANNER, OUTCOME):
             self._verdicts[action.plan] = _Verdict(
-                action.node, action.strategy, action.outcome == "done", at
-            )
+                action.node, action.strategy, action.outcome == "done", at, action.at,
+                now if appended_at is None else appended_at,
+            )  # fmt: skip
             _limit(self._verdicts, _MOST_PLANS)
             return True
         if action.actuator != _EVICTOR:
@@ -241,10 +248,15 @@ class MoveMemory:
     ) -> set[str]:
         """The groups of nodes for which the strategy did not help in the last hour; `group_of` is
         the group of a node, by default the same for all."""
+        # The broker dates the verdicts of a round one after the other.
+        rounds: dict[str, float] = {}
+        for found in self._verdicts.values():
+            rounds[found.dated] = max(found.order, rounds.get(found.dated, found.order))
         verdicts: dict[str, list[tuple[float, bool]]] = {}
         for found in self._verdicts.values():
             if found.strategy == strategy and now - found.at <= LOOK_BACK_SECONDS:
-                verdicts.setdefault(group_of(found.node), []).append((found.at, found.helped))
+                verdict = rounds[found.dated], found.helped
+                verdicts.setdefault(group_of(found.node), []).append(verdict)
         return {group for group, each in verdicts.items() if does_not_help(each)}
 
     def rests(self, now: float) -> Rests:

@@ -3,25 +3,26 @@ The scheduler decides where that is. Plans of strategies that do not relieve hot
 such node got hot.
 
 A plan is judged once, when usage over its whole span shows its last eviction and the replacement:
-the alert for which it was made must be closed by then, or soon after. A strategy whose plans do not
+the alert for which it was made must be closed by then, or soon after, or only wait for further
+windows below its threshold. Unknown usage says nothing. A strategy whose plans do not
 help is paused, LowNodeLoad for the pool alone: more evictions would do more harm. The pause ends
 when the judged plans are an hour old, so that it is tried again.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.kubernetes.top_owner import workload_of
 from pipeline.times import parse_time, time_or_none
-from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.alerts import OpenAlert, calm_percent
 from pipeline.topics.pods import PodRecord
 
 LANDING_SECONDS: Final = 60.0
 """Between an eviction and the first window of the replacement: it stops, is placed and starts."""
 SETTLE_SECONDS: Final = 180.0
-"""Between the span of usage after an eviction and the last moment at which an alert closes by it.
-"""
+"""Between the span of usage after an eviction and the moment at which a node that did not cool by
+it is still hot."""
 JUDGED_PLANS: Final = 5
 FEWEST_HELPED: Final = 3
 """A strategy of whose last `JUDGED_PLANS` plans fewer helped is paused."""
@@ -50,20 +51,47 @@ class Verdict(NamedTuple):
     why: str
 
 
-def opening_times(alerts: Iterable[OpenAlert], as_of: str, now: float) -> list[float]:
-    """When open alerts of a node opened, by the clock of `now`: the node's own may be ahead or
-    behind, but knows how long they had been open at the end of its last window, `as_of`. That ended
-    a little before `now`, so the times are too late by as much."""
+class DatedAlert(NamedTuple):
+    """An open alert, and when it opened (Unix time)."""
+
+    opened_at: float
+    alert: OpenAlert
+
+
+def dated_alerts(alerts: Iterable[OpenAlert], as_of: str, now: float) -> list[DatedAlert]:
+    """Open alerts of a node, by the clock of `now`: the node's own may be ahead or behind, but
+    knows how long they had been open at the end of its last window, `as_of`. That ended a little
+    before `now`, so the times are too late by as much."""
     end = parse_time(as_of)
-    return [now - max(end - parse_time(alert.since), 0.0) for alert in alerts]
+    ages = ((max(end - parse_time(alert.since), 0.0), alert) for alert in alerts)
+    return [DatedAlert(now - age, alert) for age, alert in ages]
 
 
-def is_still_hot(plan: EndedPlan, opened_at: Iterable[float]) -> bool:
-    """Whether an alert of the plan's node, of those that opened at these times, is one that the
-    plan should have ended. An alert that opened within `LANDING_SECONDS` of the last eviction is
-    about usage from before. Other strategies than LowNodeLoad do not go by alerts."""
+def is_still_hot(
+    plan: EndedPlan, alerts: Sequence[DatedAlert], hysteresis_percent: float
+) -> bool | None:
+    """Whether one of the open alerts of the plan's node is one that the plan should have ended;
+    None if usage that decides is unknown. An alert that opened within `LANDING_SECONDS` of the last
+    eviction is about usage from before. Other strategies than LowNodeLoad do not go by alerts.
+
+    A policy may ask for more windows below the threshold than there are until the plan is settled:
+    then usage below it is enough.
+    """
+    if plan.strategy != LOW_NODE_LOAD:
+        return False
     latest = plan.evicted_at + LANDING_SECONDS
-    return plan.strategy == LOW_NODE_LOAD and any(at <= latest for at in opened_at)
+    own = [alert for opened_at, alert in alerts if opened_at <= latest]
+    if not plan.is_settled:
+        return bool(own)
+    hot = [_is_hot(alert, hysteresis_percent) for alert in own]
+    return True if True in hot else None if None in hot else False
+
+
+def _is_hot(alert: OpenAlert, hysteresis_percent: float) -> bool | None:
+    usage, threshold = alert.usage_percent, alert.threshold_percent
+    if usage is None or threshold is None:
+        return None
+    return usage > calm_percent(threshold, hysteresis_percent)
 
 
 def landed_on(plan: EndedPlan, pods: Iterable[PodRecord]) -> set[str]:

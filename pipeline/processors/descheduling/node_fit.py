@@ -160,9 +160,7 @@ class FitSimulator:
         """Which of the targets could not run the pod beside these arrivals."""
         for arrival, count in self._arrivals.since_last(arrivals):
             self.free[arrival.node] -= count * self._pods.requests[arrival.pod]
-        refused: BoolArray = self._nodes.is_cordoned[targets] | self._short(pod, targets).any(
-            axis=1
-        )
+        refused = self._has_no_room(pod, targets)
         placement = self._placement(self._pods.records[pod])
         new = ~(refused | placement.is_asked[targets])
         if new.any():
@@ -198,6 +196,15 @@ class FitSimulator:
         return placement_objection(
             self._pods.records[pod], nodes.names[node], nodes.labels[node], nodes.taints[node]
         )
+
+    def has_no_room(self, pod: int) -> BoolArray:
+        """The nodes that are cordoned or have too little left beside the arrivals that were asked
+        about last, (nodes,)."""
+        return self._has_no_room(pod, np.arange(len(self._nodes)))
+
+    def _has_no_room(self, pod: int, nodes: IntArray) -> BoolArray:
+        is_short: BoolArray = np.logical_or.reduce(self._short(pod, nodes), axis=1)
+        return self._nodes.is_cordoned[nodes] | is_short
 
     def is_refused(self, pod: int) -> BoolArray:
         """The nodes that are known to refuse the pod whatever arrives there, (nodes,)."""

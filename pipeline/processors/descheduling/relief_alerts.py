@@ -4,6 +4,7 @@ The planner, the notifier and commands read them from their topic in the same wa
 while its newest record is no end of it and is repeated now and then.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, cast
 
@@ -20,6 +21,7 @@ from pipeline.topics.alerts import (
     Severity,
     alert_id,
 )
+from pipeline.topics.result_header import Position
 
 MOST_OPEN: Final = 10_000
 """Alerts that are open at once; further ones are not opened."""
@@ -49,11 +51,15 @@ class Hopeless(NamedTuple):
 
 class ReliefAlerts:
     """The alerts that are open. Times are those of one clock: of a reader its monotonic seconds, of
-    the planner, which writes them, Unix times; `shift` when it is set."""
+    the planner, which writes them, Unix times; `shift` when it is set.
+
+    Positions of ends are remembered: a topic is read again, and a planner that lost its lease may
+    repeat an alert that the next one has closed."""
 
     def __init__(self) -> None:
         self._newest: dict[Subject, AlertRecord] = {}
         self._seen_at: dict[Subject, float] = {}
+        self._ends: OrderedDict[Subject, Position] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -63,11 +69,13 @@ class ReliefAlerts:
         if record.rule not in RELIEF_RULES:
             return False
         subject = subject_of(record)
-        known = self._newest.get(subject)
+        known, end = self._newest.get(subject), self._ends.get(subject)
         if known is not None and record.position < known.position:
             return False
+        if end is not None and record.position <= end:
+            return False
         if record.transition == "closed":
-            self._drop(subject)
+            self._end(subject, record.position)
         elif known is not None or len(self._newest) < MOST_OPEN:
             self._newest[subject], self._seen_at[subject] = record, now
         return True
@@ -88,7 +96,7 @@ class ReliefAlerts:
         for subject, pool, why in hopeless:
             if subject in self._newest or len(self._newest) >= MOST_OPEN:
                 continue
-            record = _record(subject, pool, why, now)
+            record = _record(subject, pool, why, now, self._ends.get(subject))
             self._newest[subject], self._seen_at[subject] = record, now
             records.append(record)
         return records
@@ -101,8 +109,8 @@ class ReliefAlerts:
         records = []
         for subject, record in [*self._newest.items()]:
             if (reason := reason_of(subject, record.pool)) is not None:
-                self._drop(subject)
                 records.append(_ended(record, reason, now))
+                self._end(subject, records[-1].position)
         return records
 
     def repeats(self, now: float) -> list[AlertRecord]:
@@ -111,6 +119,13 @@ class ReliefAlerts:
         for subject in due:
             self._seen_at[subject] = now
         return [self._newest[subject] for subject in due]
+
+    def _end(self, subject: Subject, position: Position) -> None:
+        self._drop(subject)
+        self._ends[subject] = position
+        self._ends.move_to_end(subject)
+        if len(self._ends) > MOST_OPEN:
+            self._ends.popitem(last=False)
 
     def _drop(self, subject: Subject) -> None:
         self._newest.pop(subject, None)
@@ -128,13 +143,16 @@ def subject_of(record: AlertRecord) -> Subject:
     return Subject(rule, record.node, "" if record.node else record.pool)
 
 
-def _record(subject: Subject, pool: str, why: str, now: float) -> AlertRecord:
+def _record(subject: Subject, pool: str, why: str, now: float, end: Position | None) -> AlertRecord:
+    """The record that opens an alert; `end` is the last one's end."""
     since = format_time(now)
+    # A clock that was set back must not let it look older than that.
+    offset = max(round(1000 * now), 0 if end is None else end[1] + 1)
     return AlertRecord(
         node=subject.node,
         as_of=since,
         generation=0,
-        offset=round(1000 * now),
+        offset=offset,
         epoch=0,
         id=alert_id(subject.node or f"pool {subject.pool}", subject.rule, since),
         rule=subject.rule,

@@ -1,7 +1,7 @@
 """NodeRequests: move pods off nodes that ask for it.
 
-A request says how much usage should leave, and of which classes of pods. A plan answers it under
-the same caps, cool-downs and limits as any other.
+A request says how much usage should leave, and of which classes of pods, or it names the pods. A
+plan answers it under the same caps, cool-downs and limits as any other.
 """
 
 from collections.abc import Collection
@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.cluster_columns import ClusterNodes, ClusterPods
 from pipeline.processors.descheduling.landing import LandingSimulator
+from pipeline.processors.descheduling.node_requests import NodeRequest
 from pipeline.processors.descheduling.planned_moves import PlannedMoves
 from pipeline.processors.descheduling.pod_order import eviction_order, fit_scores
 from pipeline.processors.descheduling.strategy import (
@@ -41,11 +42,9 @@ class RequestStrategy:
     name: str = NAME
 
     def sources(self, nodes: ClusterNodes) -> IntArray:
-        sources = np.array([*nodes.asked], np.int64)
-        if self.is_member is not None:
-            sources = sources[self.is_member[sources]]
-        order: IntArray = sources[np.argsort(nodes.by_name[sources], kind="stable")]
-        return order
+        """The nodes that ask, in the order of their requests."""
+        sources: IntArray = np.array([*nodes.asked], np.int64)
+        return sources if self.is_member is None else sources[self.is_member[sources]]
 
     def plan(self, nodes: ClusterNodes, pods: ClusterPods, landing: LandingSimulator) -> Plan:
         sources = with_pods(self.sources(nodes), pods)
@@ -69,8 +68,10 @@ class _Relief:
 
     def relieve(self, node: int) -> SourcePlan:
         pods, request = self._pods, self._nodes.asked[node]
+        if request.pods:
+            return self._relieve_of(node, request)
         wanted = np.array([request.cpu_millicores, request.memory_bytes], np.float64)
-        left, why = wanted.copy(), f"the node asks for relief: {request.why}"
+        left, why = wanted.copy(), _why(request)
         usage = pods.usage[:, self._columns]
         here = [*pods.on(node).tolist()]
         waiting = [pod for pod in here if self._may_help(pod, request.classes, usage, wanted)]
@@ -91,6 +92,31 @@ class _Relief:
             left -= usage[pod]
         is_relieved = not (left > 0).any()
         self._give_back(moves, left, usage)
+        return SourcePlan(node, "request", (), tuple(moves), tuple(stays[:MOST_STAYS]), is_relieved)
+
+    def _relieve_of(self, node: int, request: NodeRequest) -> SourcePlan:
+        """Move the pods that the request names, in its order. It names those that help: what they
+        use is not compared with anything."""
+        pods = self._pods
+        here = {pods.records[pod].uid: pod for pod in pods.on(node).tolist()}
+        named = [here[uid] for uid in dict.fromkeys(request.pods) if uid in here]
+        moves: list[Move] = []
+        stays: list[Stay] = []
+        for pod in named:
+            if pods.records[pod].pod_class not in request.classes:
+                stays.append(Stay(pod, "its class is none of those that may leave"))
+                continue
+            if not pods.may_move[pod]:
+                stays.append(Stay(pod, pods.objections[pod]))
+                continue
+            if len(moves) == MOST_MOVES:
+                break
+            found = self._planned.add(pod, self._planned.others(node), _why(request))
+            if isinstance(found, Stay):
+                stays.append(found)
+            else:
+                moves.append(found)
+        is_relieved = len(moves) == len(named)
         return SourcePlan(node, "request", (), tuple(moves), tuple(stays[:MOST_STAYS]), is_relieved)
 
     def _may_help(
@@ -117,3 +143,7 @@ class _Relief:
                 left += usage[move.pod]
                 moves.remove(move)
                 self._planned.remove(move)
+
+
+def _why(request: NodeRequest) -> str:
+    return f"the node asks for relief: {request.why}"

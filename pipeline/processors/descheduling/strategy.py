@@ -104,11 +104,11 @@ def planned(
     """The plan for these sources; `why_none` is the reason if nothing moves."""
     usage, prod_usage = nodes.usage.copy(), nodes.prod_usage.copy()
     moves = [move for source in sources for move in source.moves]
-    for move in moves:
-        # Where usage of a pod is unknown, nothing is known to leave its node, and its estimate
-        # arrives.
+    # Where usage of a pod is unknown, nothing is known to leave its node, and its estimate arrives.
+    known = np.nan_to_num(pods.usage[[move.pod for move in moves]])
+    for move, leaving in zip(moves, known, strict=True):
         for used in [usage, prod_usage] if pods.is_prod[move.pod] else [usage]:
-            used[move.source] -= np.nan_to_num(pods.usage[move.pod])
+            used[move.source] -= leaving
             if move.target is not None:
                 used[move.target] += pods.expected[move.pod]
     reason = "" if moves else why_none

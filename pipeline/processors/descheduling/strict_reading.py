@@ -55,10 +55,11 @@ class _Reader:
         self.invalid: list[PolicyProblem] = []
 
     def struct(self, tree: Any, kind: type[msgspec.Struct], where: str) -> Any:
-        if not isinstance(tree, Mapping):
-            refused = self._refuse(where, f"{shown(tree)} is not an object")
-            return NOTHING if kind is Selector else refused
         fields = _fields(kind)
+        if not isinstance(tree, Mapping):
+            fix = ": write {name: ...}" if isinstance(tree, str) and [*fields] == ["name"] else ""
+            refused = self._refuse(where, f"{shown(tree)} is not an object{fix}")
+            return NOTHING if kind is Selector else refused
         before = len(self.unknown) + len(self.invalid)
         unknown = (key for key in tree if key not in fields)
         for key in islice(unknown, _MOST_REPORTED_KEYS):

@@ -6,7 +6,8 @@ with page cache), it is that of the windows' averages. The peak is that of the d
 
 Usage of a span is unknown unless the known windows reach over at least half of it, or of `WINDOWS`
 windows where these are shorter. Usage of Prod is unknown in a window in which the usage of a Prod
-pod is. Pods of no or unknown class count as Prod.
+pod is. Pods of no or unknown class count as Prod. Usage that exceeds what the machine has is wrong,
+and unknown: else one such window would keep the average of its span above any threshold.
 
 What the Node's annotation reserves for processes outside of Kubernetes (the system and host
 applications) is no room for pods, and what these use of it takes none: it is no part of the
@@ -22,13 +23,15 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, COUNTED_AS_PROD
-from pipeline.processors.model.alert_columns import WINDOWS
+from pipeline.processors.model.alert_columns import USAGES, WINDOWS
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import FIRST_CLASS, NODE
 from pipeline.processors.model.node_peaks import PeakBatch, PeakColumns
 from pipeline.processors.model.rank_percentiles import parse_percentile, row_percentiles
-from pipeline.processors.model.window_batch import WindowBatch
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
+from pipeline.processors.model.usage_anomalies import MOST_SHARE
+from pipeline.processors.model.window_batch import WindowBatch, amounts
 from pipeline.topics.alerts import RULES
 from pipeline.topics.hot_node_policy import HotNodePolicy
 
@@ -36,12 +39,14 @@ PointPercentile = Callable[[IntArray, int, int], FloatArray]
 """A percentile of the points of nodes: their positions, the span in seconds, the percent; gives
 (k, 2)."""
 
+_CAPACITY: Final = ("capacity_cpu_cores", "capacity_memory_bytes")
 _PROD: Final = CLASS_CODES["prod"]
 _COUNTED_AS_PROD: Final = [CLASS_CODES[name] for name in COUNTED_AS_PROD]
 
 
-def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
-    """Average usage of the windows at these places of `batch`, (n, `USAGES`) cores or bytes."""
+def window_usage(batch: WindowBatch, places: IntArray, most: FloatArray) -> FloatArray:
+    """Average usage of the windows at these places of `batch`, (n, `USAGES`) cores or bytes, of
+    machines that can use so much, (n, 2)."""
     average = batch.average
     classes, counts = average.classes[places], average.class_pods[places]
     has_pods = counts[:, _COUNTED_AS_PROD, None] > 0
@@ -49,7 +54,19 @@ def window_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
     if np.isnan(average.pods).any():
         prod[_unmeasured_prod(batch)[places]] = np.nan
     outside = average.system[places] + average.host_apps[places]
-    return np.concatenate([average.node[places], prod, outside], axis=1)
+    usage = np.concatenate([average.node[places], prod, outside], axis=1)
+    usage[usage > np.tile(most, len(USAGES) // 2)] = np.nan
+    return usage
+
+
+def most_usage(batch: WindowBatch, places: IntArray) -> FloatArray:
+    """The most that the machines of these windows can use, (n, 2) cores and bytes: a little more
+    than the sample or the Node says that they have, NaN where neither does."""
+    rows = batch.node_rows[places]
+    measured = np.stack([batch.number(name)[rows] for name in _CAPACITY], axis=1)
+    stated = amounts([batch.windows[place].node.capacity for place in places.tolist()])
+    most: FloatArray = MOST_SHARE * np.fmax(measured, stated / TO_KUBERNETES)
+    return most
 
 
 def _unmeasured_prod(batch: WindowBatch) -> BoolArray:
@@ -76,12 +93,14 @@ def compared_usage(
     peaks: PeakBatch,
     positions: IntArray,
     point_percentile: PointPercentile,
+    most: FloatArray,
     reserved: FloatArray,
 ) -> FloatArray:
     """The usage by rule that each policy names, after `record_usage`, (n, rules) cores or bytes.
 
     `window_ms` (n,) are the lengths of the last windows, and `positions` (n,) those of the nodes in
-    `peaks`. `reserved` (n, 2) is kept for processes outside of Kubernetes, NaN for nothing.
+    `peaks`. The machines can use `most` (n, 2), of which `reserved` (n, 2) is kept for processes
+    outside of Kubernetes; NaN is unknown, and nothing.
     """
     spans = np.array([policy.span_seconds for policy in policies], np.int64)
     recent = _RecentWindows(columns, rows, spans * 1000, window_ms)
@@ -97,6 +116,7 @@ def compared_usage(
         elif percent := parse_percentile(kind):
             usage[own] = recent.percentiles(own, percent)
             points = point_percentile(own, span, percent)
+            points[points > most[own]] = np.nan
             usage[own, :2] = np.where(np.isnan(points), usage[own, :2], points)
     inside_reservation = np.nan_to_num(np.minimum(outside, reserved))
     usage[:, :2] = np.maximum(usage[:, :2] - inside_reservation, 0.0)

@@ -22,6 +22,7 @@ from pipeline.processors.hot_nodes.alert_records import (
 )
 from pipeline.processors.hot_nodes.compared_usage import (
     compared_usage,
+    most_usage,
     record_usage,
     window_usage,
 )
@@ -105,7 +106,8 @@ def _detect(
     start_ms = np.array([window.header.window_start_ms for window in windows], np.int64)
     end_ms = np.array([window.header.window_end_ms for window in windows], np.int64)
     uncovered = [not applied.outcomes[i].trained for i in positions.tolist()]
-    usage = window_usage(batch, places)
+    most = most_usage(batch, places)
+    usage = window_usage(batch, places, most)
     usage[uncovered] = np.nan
     record_usage(columns, rows, end_ms, usage)
 
@@ -116,7 +118,7 @@ def _detect(
     reserved = amounts([window.node.reserved for window in windows])
     compared = compared_usage(
         columns, rows, policies, end_ms - start_ms, applied.peaks, positions, point_percentile,
-        reserved / TO_KUBERNETES,
+        most, reserved / TO_KUBERNETES,
     )  # fmt: skip
     compared[uncovered] = np.nan
     allocatable = amounts([window.node.allocatable for window in windows])

@@ -5,6 +5,7 @@ score, so that the extender and Koordinator's scheduler decide alike.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -76,6 +77,14 @@ def over_thresholds(percent: FloatArray, thresholds: IntArray) -> BoolArray:
     return (thresholds > 0) & (percent >= np.floor(thresholds) + 0.5)
 
 
+@lru_cache(maxsize=16)
+def _none_refused(nodes: int) -> Verdict:
+    verdict = Verdict(np.full(nodes, PASSES), np.full(nodes, -1), np.full(nodes, np.nan))
+    for values in verdict:
+        values.flags.writeable = False
+    return verdict
+
+
 def judge(
     nodes: NodeUsage,
     estimate: IntArray,
@@ -93,7 +102,9 @@ def judge(
     with np.errstate(all="ignore"):
         percent = (nodes.compared + estimate) / nodes.capacity * 100
     over = over_thresholds(percent, thresholds) & (nodes.capacity > 0)
-    is_over = over.any(axis=1)
+    is_over: BoolArray = np.logical_or.reduce(over, axis=1)
+    if not is_over.any() and (passes_expired or not expired.any()):
+        return _none_refused(len(is_over))
     is_judged = thresholds.any(axis=1) & nodes.is_reported
     too_much = is_judged & is_over & ~(expired & passes_expired)
     code = np.where(too_much, USAGE, PASSES)

@@ -34,7 +34,7 @@ def load_aware_usage(
 def is_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits = ALL_USAGE) -> BoolArray:
     """Where the usage that `limits` are for is unknown or doubtful, (nodes, resources). False where
     a node has nothing of a resource."""
-    name = f"used unknown {limits.kind} {limits.statistic} {limits.span_seconds}"
+    name = f"unknown {limits.kind} {limits.statistic} {limits.span_seconds}"
     return nodes.cached(name, lambda: _compute_unknown(nodes, args, limits))
 
 
@@ -63,8 +63,8 @@ def _capacity(nodes: NodesView, args: LoadAwareArgs) -> IntArray:
 def _measured(nodes: NodesView, args: LoadAwareArgs, limits: Limits) -> FloatArray:
     """The measured usage that `limits` are for, (nodes, resources), NaN is unknown. New nodes use
     nothing."""
-    name = f"measured {limits.kind} {limits.statistic} {limits.span_seconds}"
-    return nodes.cached(f"used {name}", lambda: _select(nodes, args.resources, limits, args))
+    name = f"compared measured {limits.kind} {limits.statistic} {limits.span_seconds}"
+    return nodes.cached(name, lambda: _select(nodes, args.resources, limits, args))
 
 
 def _select(
@@ -109,12 +109,16 @@ def read_node_usage(
     nodes: NodesView, args: LoadAwareArgs, limits: Limits, *, in_flight: bool = True
 ) -> NodeUsage:
     """What `judge` and `score` take."""
-    new = nodes.is_new()
     column = "prod_usage" if limits.kind == node_thresholds.PROD else "usage"
     return NodeUsage(
         capacity=_capacity(nodes, args),
         compared=load_aware_usage(nodes, args, limits, in_flight=in_flight),
         is_estimated=is_unknown(nodes, args, limits),
-        is_reported=np.isfinite(nodes.column("as_of_seconds")) | new,
-        has_usage=nodes.has_usage(column, args.resources) | new,
+        is_reported=nodes.cached(
+            "reported", lambda: np.isfinite(nodes.column("as_of_seconds")) | nodes.is_new()
+        ),
+        has_usage=nodes.cached(
+            f"reported {column} {args.resources}",
+            lambda: nodes.has_usage(column, args.resources) | nodes.is_new(),
+        ),
     )

@@ -34,7 +34,7 @@ class Shares(NamedTuple):
 def usage_of_capacity(nodes: NodesView, resource: str, column: str) -> FloatArray:
     """Usage in percent of capacity, (nodes,): NaN where it is unknown or expired, 0 of a new node.
     `column` is `usage`, or its mean or deviation over a span."""
-    name = f"used percent {resource} {column}"
+    name = f"compared percent {resource} {column}"
     return nodes.cached(name, lambda: _usage_of_capacity(nodes, resource, column))
 
 

@@ -63,7 +63,7 @@ def _peak(nodes: NodesView, resource: str, args: PredictedHeadroomArgs) -> Float
     def compute() -> FloatArray:
         return np.where(nodes.is_fresh(seconds), nodes.usage("peak", [resource])[:, 0], np.nan)
 
-    return nodes.cached(f"used peak {resource} {seconds}", compute)
+    return nodes.cached(f"fresh peak {resource} {seconds}", compute)
 
 
 def _knows(nodes: NodesView, args: PredictedHeadroomArgs) -> bool:

@@ -116,6 +116,7 @@ def _objects(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 PATHS = [path for path, _ in _objects(EVERY_KEY)]
+LOW = f"profiles[0].pluginConfig[{[*NAMES].index('LowNodeLoad')}].args"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path or "top")
@@ -124,6 +125,40 @@ def test_an_unknown_key_anywhere_is_named_with_its_path(path: str) -> None:
     dict(_objects(tree))[path]["fooBar"] = 1
     _, problems = read(tree)
     assert refused(problems) == [f"{path}.fooBar: unknown key".removeprefix(".")]
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "text"),
+    [
+        ("", "highThresholds", "it belongs to the args of LowNodeLoad"),
+        ("", "maxMigratingPerNode", "it belongs to the args of MigrationController"),
+        ("", "pluginConfig", "it belongs to a profile"),
+        (LOW, "consecutiveAbnormalities", "it belongs to anomalyCondition of LowNodeLoad"),
+        (LOW, "maxNoOfPodsToEvictPerNode", "it belongs to the top level"),
+    ],
+)
+def test_key_of_another_object_is_reported_with_its_place(path: str, key: str, text: str) -> None:
+    tree = every_key()
+    dict(_objects(tree))[path][key] = 1
+    _, problems = read(tree)
+    assert refused(problems) == [f"{path}.{key}: unknown key: {text}".removeprefix(".")]
+
+
+def test_high_threshold_of_low_node_utilization_is_recognized() -> None:
+    tree = every_key()
+    dict(_objects(tree))[LOW]["targetThresholds"] = {"cpu": 1}
+    _, problems = read(tree)
+    text = "unknown key (is highThresholds meant?)"
+    assert refused(problems) == [f"{LOW}.targetThresholds: {text}"]
+
+
+def test_plugin_that_is_written_as_a_text_is_shown_as_an_object() -> None:
+    tree = every_key()
+    tree["profiles"][0]["plugins"] = {"balance": {"enabled": ["LowNodeLoad"]}}
+    _, problems = read(tree)
+    where = "profiles[0].plugins.balance.enabled[0]"
+    text = "'LowNodeLoad' is not an object: write {name: ...}"
+    assert refused(problems) == [f"{where}: {text}"]
 
 
 @settings(max_examples=50)

@@ -232,6 +232,23 @@ def test_resources_other_than_cpu_and_memory_cause_one_warning_each() -> None:
     assert policy.high_percent == {}
 
 
+def test_thresholds_written_as_fractions_cause_one_warning_each() -> None:
+    pools = [
+        {"name": "a", "nodeSelector": GOLD},
+        {"name": "b", "nodeSelector": {"matchLabels": {"a": "b"}}, "lowThresholds": {"cpu": 0.25}},
+    ]
+    tree = tree_of(
+        *pools, highThresholds={"cpu": 0.7, "memory": 1}, lowThresholds={"cpu": 0.5, "memory": 0}
+    )
+    _, problems = read(tree)
+    args = "profiles[0].pluginConfig[0].args"
+    assert [(problem.where, problem.text, problem.in_force) for problem in problems] == [
+        (f"{args}.highThresholds.cpu", "0.7 is in percent (is 70 meant?)", True),
+        (f"{args}.lowThresholds.cpu", "0.5 is in percent (is 50 meant?)", True),
+        (f"{args}.nodePools[1].lowThresholds.cpu", "0.25 is in percent (is 25 meant?)", True),
+    ]
+
+
 def test_pools_that_are_never_reached_or_named_twice_cause_a_warning() -> None:
     _, problems = read(tree_of({"name": "a"}, {"name": "a", "nodeSelector": GOLD}, {}))
     assert [problem.text for problem in problems] == [

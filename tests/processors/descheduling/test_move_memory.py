@@ -549,3 +549,17 @@ def test_a_plan_that_is_read_after_its_evictions_is_judged_until_there_is_a_verd
     assert [each.plan_id for each in memory.unjudged(later + 100, lambda _: SPAN)] == ["p"]
     memory.take_action(verdict, NOW + 900)
     assert memory.unjudged(later + 100, lambda _: SPAN) == []
+
+
+def test_a_new_leader_does_not_order_verdicts_that_were_made_together() -> None:
+    """The broker dates the verdicts of one round one after the other."""
+    for failed_last in (False, True):
+        memory = MoveMemory()
+        for number in range(40):
+            helped = (number < 30) == failed_last
+            verdict = msgspec.structs.replace(
+                action("done" if helped else "failed", actuator="planner", action="outcome"),
+                plan=f"p{number}", strategy="LowNodeLoad",
+            )  # fmt: skip
+            memory.take_action(verdict, NOW + 20, NOW + 11 + 0.01 * number)
+        assert memory.paused("LowNodeLoad", NOW + 20) == (set() if failed_last else {""})

@@ -63,6 +63,32 @@ def test_an_older_record_does_not_replace_a_newer_one() -> None:
     assert alerts.open(NOW + 30) == [second]
 
 
+def test_an_alert_that_was_closed_is_not_opened_by_what_is_read_again() -> None:
+    """Topics are read again after an outage, while a notifier sends what is open."""
+    writer, reader = ReliefAlerts(), ReliefAlerts()
+    records = writer.opened([NODE], NOW)
+    late = writer.repeats(NOW + REPEAT_SECONDS)
+    records += [*late, *end(writer, NOW + REPEAT_SECONDS + 10)]
+    for alerts in (writer, reader):
+        for record in [*records, *late, *records]:
+            alerts.take(record, NOW + REPEAT_SECONDS + 20)
+        assert alerts.open(NOW + REPEAT_SECONDS + 20) == []
+    for record in [*records, *late]:
+        reader.take(record, NOW + REPEAT_SECONDS + 30)
+        assert reader.open(NOW + REPEAT_SECONDS + 30) == []
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 0.0, 60.0])
+def test_an_alert_that_opens_again_is_newer_than_its_last_end(seconds: float) -> None:
+    """The clock may have been set back, or be that of another planner."""
+    writer, reader = ReliefAlerts(), ReliefAlerts()
+    records = [*writer.opened([NODE], NOW), *end(writer, NOW + 10)]
+    again = writer.opened([NODE], NOW + seconds)
+    for record in [*records, *again]:
+        reader.take(record, NOW + 70)
+    assert reader.open(NOW + 70) == again
+
+
 def test_the_end_is_newer_than_the_begin_though_the_clock_was_set_back() -> None:
     alerts = ReliefAlerts()
     (opened,) = alerts.opened([NODE], NOW)

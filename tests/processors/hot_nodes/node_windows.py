@@ -48,6 +48,7 @@ def hot_window(
     prod_memory: float = GIB,
     seconds: int = 30,
     outside: float | None = None,
+    stated_cores: int | None = None,
     **columns: Any,
 ) -> Window:
     """The `end`-th window of `seconds` of a node of 10 cores and 100 GiB: `cpu` and `memory` in
@@ -55,7 +56,7 @@ def hot_window(
 
     `pods` have a class and cores each; `prod` is short for one Prod pod. `points` are of CPU, a
     second apart; `prod_memory` is that of each pod in bytes. `outside` are cores that the system
-    uses.
+    uses, `stated_cores` the capacity of the Node.
     """
     pods = pods if pods is not None else {} if prod is None else {"uid-0": ("prod", prod)}
     row: dict[str, Any] = {
@@ -73,6 +74,7 @@ def hot_window(
         allocatable=Resources(
             cpu_millicores=None if cores is None else 1000 * cores, memory_bytes=round(MEMORY)
         ),
+        capacity=Resources(cpu_millicores=stated_cores and 1000 * stated_cores),
     )  # fmt: skip
     rows = [
         pod_row(uid, cpu_cores_avg=used, memory_bytes_avg=prod_memory)

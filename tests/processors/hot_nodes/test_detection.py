@@ -232,6 +232,41 @@ def test_an_uncovered_window_is_not_judged_by_the_average_of_those_before() -> N
     assert transitions_of([*windows, *hot(1, 11, policy=policy)]) == [OPENED]
 
 
+@pytest.mark.parametrize("usage", [106.0, 2000.0, 5e6])
+@pytest.mark.parametrize("kind", ["average", "p90", "p99"])
+def test_usage_that_no_machine_has_is_unknown(
+    usage: float, kind: Literal["average", "p90", "p99"]
+) -> None:
+    """One such window would keep the average of five minutes above any threshold, and the planner
+    would evict pods of an idle node."""
+    policy = with_policy(usage=kind, span_seconds=300, open_windows=1, high_percent={"cpu": 25.0})
+    machine: dict[str, Any] = {"capacity_cpu_cores": 10.0, "policy": policy}
+    calm = [hot_window(end, 20.0, points=[2.0] * 30, **machine) for end in range(1, 21)]
+    points = [usage / 10] * 30
+    calm[11] = hot_window(12, usage, points=points, **machine)
+    assert transitions_of(calm) == []
+
+
+@pytest.mark.parametrize(
+    ("measured", "stated", "cpu", "opens"),
+    [
+        (20.0, 10, 209.0, True),  # Kubelet states new CPUs of a virtual machine after its restart
+        (20.0, 10, 211.0, False),
+        (None, 20, 209.0, True),  # imported usage
+        (None, 20, 211.0, False),
+        (None, None, 300.0, True),
+    ],
+)
+def test_the_larger_of_measured_and_stated_capacity_bounds_usage(
+    measured: float | None, stated: int | None, cpu: float, opens: bool
+) -> None:
+    windows = [
+        hot_window(end, cpu, capacity_cpu_cores=measured, stated_cores=stated)
+        for end in range(1, 6)
+    ]
+    assert transitions_of(windows) == ([OPENED] if opens else [])
+
+
 def test_late_and_duplicate_windows_change_nothing() -> None:
     windows = hot(5)
     repeated = [*windows[:4], *windows[:4], windows[3], windows[4], windows[4]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.processors.hot_nodes.pool_thresholds import deviation_percents, known_means
 from pipeline.processors.hot_nodes.thresholds import thresholds
-from pipeline.topics.alerts import critical_percent
+from pipeline.topics.alerts import calm_percent, critical_percent
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.windows import Window, decode_window, encode_window
 from tests.processors.hot_nodes.node_windows import Stream, hot_window, transitions_of
@@ -240,6 +240,8 @@ def test_alerts_with_means_depend_on_the_windows_of_their_node_alone(
 
 
 @pytest.mark.parametrize("high", [0.5, 65.0, 87.25, 100.0, 120.0])
-def test_records_derive_the_critical_threshold_as_detection_does(high: float) -> None:
-    (warning, critical), *_ = thresholds([HotNodePolicy(high_percent={"cpu": high})]).marks[0]
-    assert (warning, critical) == (high, critical_percent(high))
+def test_records_derive_the_marks_as_detection_does(high: float) -> None:
+    limits = thresholds([HotNodePolicy(high_percent={"cpu": high}, hysteresis_percent=5.0)])
+    assert limits.marks[0, 0].tolist() == [high, critical_percent(high)]
+    calm = [calm_percent(mark, 5.0) for mark in (high, critical_percent(high))]
+    assert limits.calm[0, 0].tolist() == calm

@@ -27,7 +27,9 @@ from pipeline.local.demo_settings import (
     STALE_AFTER_SECONDS,
     WINDOW_SECONDS,
 )
+from pipeline.local.demo_suppression import BEST_EFFORT_POD, DEMANDING_POD, Suppression
 from pipeline.local.hot_node_demo import run_hot_node_demo
+from pipeline.local.load_process import BATCH_CORES
 from pipeline.logs import configure_logging
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import ExtenderSettings
@@ -71,18 +73,19 @@ _REASON_INDENT: Final = 15
 def command(
     seconds: float | None, fleet: int, hot_node: bool, keep: Path | None, **given: object
 ) -> None:  # fmt: skip
-    """Run a broker, an exporter, a worker and an extender on this machine.
+    """Run a broker, an exporter, a worker, an extender and a node actuator on this machine.
 
-    The demo starts a real Kafka broker and the three roles on free ports of 127.0.0.1. As root it
-    runs five pods, real processes in cgroups of their own; otherwise it measures the cgroups that
-    it can read. It shows the table of `springtide top`, then asks the extender where a small pod
+    The demo starts a real Kafka broker and the roles on free ports of 127.0.0.1. As root it runs
+    five pods, real processes in cgroups of their own, and a node actuator that holds the
+    best-effort pod down while another pod needs its CPU; otherwise it measures the cgroups that it
+    can read. It shows the table of `springtide top`, then asks the extender where a small pod
     may run, and prints which nodes are refused and why. At the end it removes its processes,
     cgroups, topics and directories. Settings of files and variables do not apply.
 
     With --hot-node it starts a Kubernetes control plane instead of an exporter, and lets two nodes
     get hot. Of one a pod is evicted, and its replacement bound elsewhere; the disruption budget of
-    the other allows no eviction. The demo prints each step as it is observed, and ends after about
-    four minutes. It builds the control plane if `make plane` has not.
+    the other allows no eviction. The demo prints each step as it is observed, and ends after
+    three to four minutes. It builds the control plane if `make plane` has not.
 
     \b
     Examples:
@@ -126,7 +129,9 @@ class PlainScreen:
     def print(self, text: str, *, indent: int | None = 0) -> None:
         click.echo(broken_lines(text, _PLAIN_WIDTH, indent))
 
-    def show_nodes(self, table: Table, now: float, status: str) -> None:
+    def show_nodes(
+        self, table: Table, now: float, status: str, suppression: Suppression | None = None
+    ) -> None:
         if not self._has_table:
             if now - self._last_shown >= _SNAPSHOT_SECONDS:
                 self._last_shown = now
@@ -143,6 +148,8 @@ class PlainScreen:
         self.print(plain_text([*real, *simulated[:_MAX_LINES]]).rstrip(), indent=None)
         if (more := len(simulated) - _MAX_LINES) > 0:
             self.print(f"and {more} more")
+        for line in suppression_lines(suppression):
+            self.print(line, indent=None)
 
     def show_placement(self, placement: PlacementReport) -> None:
         self.print("\n".join(["", *pod_lines(placement.pods)]), indent=None)
@@ -167,7 +174,9 @@ class TerminalScreen(PlainScreen):
         text = broken_lines(text, self._console.width, indent)
         self._console.print(text, markup=False, soft_wrap=True)  # commands stay one line
 
-    def show_nodes(self, table: Table, now: float, status: str) -> None:
+    def show_nodes(
+        self, table: Table, now: float, status: str, suppression: Suppression | None = None
+    ) -> None:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -177,6 +186,7 @@ class TerminalScreen(PlainScreen):
             parts += [Text(""), self._render(real, now, height=None)]
         if len(simulated):
             parts += [Text(""), self._render(simulated, now, height=self._console.height // 2)]
+        parts += [Text(line) for line in suppression_lines(suppression)]
         self._live.update(Group(*parts, Text(f"{status}; Ctrl-C ends it", "dim")), refresh=True)
 
     def _render(self, table: Table, now: float, *, height: int | None) -> Any:
@@ -276,6 +286,29 @@ def pod_lines(pods: Iterable[PodReport]) -> list[str]:
         return []
     title = "pods of this machine: usage of the last 15 s, and predicted peak"
     return [title, *align_columns(rows), ""]
+
+
+def suppression_lines(suppression: Suppression | None) -> list[str]:
+    """Describe what best-effort pods may use, and what the pods use that it is about."""
+    if suppression is None:
+        return []
+    cpus = _count(suppression.cpus, "CPU")
+    allowed = "have no limit yet"
+    if suppression.allowed_cores is not None:
+        allowed = f"may use {format_cores(suppression.allowed_cores)} of {cpus}"
+    return [
+        f"node actuator: best-effort pods {allowed}",
+        *align_columns(
+            [
+                (f"  {DEMANDING_POD}", f"uses {format_cores(suppression.demanding_cores)}"),
+                (
+                    f"  {BEST_EFFORT_POD}",
+                    f"uses {format_cores(suppression.best_effort_cores)} of the "
+                    f"{format_cores(BATCH_CORES)} that it wants",
+                ),
+            ]
+        ),
+    ]
 
 
 def summary_line(summary: Summary) -> str:

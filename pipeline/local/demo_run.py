@@ -18,11 +18,11 @@ import yaml
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import DemoError, KafkaError, KernelError
 from pipeline.kafka.client import client_options
-from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local import demo_queries
 from pipeline.local import simulated_fleet_process as fleet_process
 from pipeline.local.demo_screen import PlacementReport, PodReport, Screen, pod_reports, summarize
 from pipeline.local.demo_settings import (
+    POLICY_FILE,
     ROLES_CGROUP,
     STALE_AFTER_SECONDS,
     demo_home,
@@ -30,10 +30,18 @@ from pipeline.local.demo_settings import (
     settings_document,
 )
 from pipeline.local.demo_signals import ignore_signals, interruptible, stop_event
+from pipeline.local.demo_suppression import (
+    Suppression,
+    policy_object,
+    read_suppression,
+    threshold_percent,
+)
+from pipeline.local.demo_topics import create_topics
 from pipeline.local.demo_workload import (
     PODS,
     CgroupJoiner,
     Workload,
+    cpu_count,
     node_object,
     pod_object,
     remove_leftovers,
@@ -122,7 +130,8 @@ class Demo:
         feed_task: asyncio.Task[None] | None = None
         try:
             self._start_workload()
-            await apply_topics(self.settings.kafka)
+            if not await create_topics(self.settings.kafka, self.clock, stop, self._check):
+                return
             self.screen.print(f"created {len(TOPICS)} topics with {self.settings.kafka.partitions} "
                             "partitions each")  # fmt: skip
             self._start_roles()
@@ -153,6 +162,7 @@ class Demo:
         for name, items in (("nodes", [node_object(self.node)]), ("pods", pods)):
             document = {"apiVersion": "v1", "kind": "List", "items": items}
             (self.home / f"{name}.json").write_text(json.dumps(document, indent=1))
+        (self.home / POLICY_FILE).write_text(json.dumps(policy_object(cpu_count()), indent=1))
 
     def _start_roles(self) -> None:
         joiner = CgroupJoiner()
@@ -161,6 +171,12 @@ class Demo:
         command = ("-m", "pipeline.cli.main", "--config", str(self.settings_file))
         for name in ("exporter", "worker", "extender"):
             self._start_role(name, [*command, name], joiner)
+        if self.workload is not None:
+            self._start_role("node-actuator", [*command, "node-actuator"], joiner)
+            self.screen.print(
+                f"node actuator in mode act: best-effort pods get what others leave of "
+                f"{threshold_percent(cpu_count())}% of {cpu_count()} CPUs"
+            )
         if self.options.fleet:
             module = ("-m", "pipeline.local.simulated_fleet_process", str(self.settings_file))
             self._start_role("fleet", [*module, str(self.options.fleet)], joiner)
@@ -182,7 +198,8 @@ class Demo:
             now = self.clock.monotonic()
             if self.first_shown is None:
                 self._await_first_node(table, now)
-            self.screen.show_nodes(table, self.clock.now(), self._status(table))
+            suppression = await self._suppression()
+            self.screen.show_nodes(table, self.clock.now(), self._status(table), suppression)
             is_due = now - last_asked > _ASK_PERIOD_SECONDS
             if is_due and self._can_ask(table, now) and await demo_queries.is_ready(self.url):
                 last_asked = now
@@ -274,6 +291,11 @@ class Demo:
         usage = await demo_queries.pod_usage(self.settings.exporter.socket_path, 15)
         return pod_reports(prediction, usage)
 
+    async def _suppression(self) -> Suppression | None:
+        if self.workload is None:
+            return None
+        return await read_suppression(self.workload, self.settings.exporter.socket_path)
+
     async def _finish(self, table: Table) -> None:
         """Show the last answer and the summary, if the node was shown before."""
         if self.first_shown is None:
@@ -290,13 +312,15 @@ def _create_workload(name: str, screen: Screen) -> Workload | None:
     try:
         workload = Workload(name)
     except KernelError as error:
-        screen.print(f"no demo pods, because cgroups cannot be read: {error.message}")
+        screen.print(
+            f"no demo pods and no node actuator, because cgroups cannot be read: {error.message}"
+        )
         return None
     try:
         workload.make_cgroup(f"{name}/{ROLES_CGROUP}")
     except KernelError as error:
         workload.close()  # one controller may allow what the next refuses
-        screen.print(f"no demo pods, because they need root: {error.message}")
+        screen.print(f"no demo pods and no node actuator, because they need root: {error.message}")
         screen.print("the node is measured, and the pods of a kubelet as far as they are readable")
         return None
     return workload

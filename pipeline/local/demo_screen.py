@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pipeline.local.demo_queries import Answer, PodUsage
+from pipeline.local.demo_suppression import Suppression
 from pipeline.local.demo_workload import PODS, DemoPod
 from pipeline.table import Table
 from pipeline.topics.node_state import NodeStateRecord
@@ -59,8 +60,11 @@ class Screen(Protocol):
         """Print lines that stay. A line that is too long continues on the next one, indented by so
         many columns; None: it is not broken, as a command or a row of a table."""
 
-    def show_nodes(self, table: Table, now: float, status: str) -> None:
-        """Show the current nodes; called about once a second."""
+    def show_nodes(
+        self, table: Table, now: float, status: str, suppression: Suppression | None = None
+    ) -> None:
+        """Show the current nodes, and below them what the node actuator does; called about once a
+        second."""
 
     def show_placement(self, placement: PlacementReport) -> None:
         """Show the extender's answer."""

@@ -22,6 +22,7 @@ COLD_START_SAMPLES: Final = 2
 STALE_AFTER_SECONDS: Final = 60.0
 # Without a fleet the only node is mostly idle: with the default of 65% it would never be refused.
 LOWERED_CPU_PERCENT: Final = 25.0
+POLICY_FILE: Final = "slo-controller-config.json"
 ROLES_CGROUP: Final = "springtide"  # the cgroup of the roles, measured as a host application
 
 _SOCKET = "exporter.sock"
@@ -99,7 +100,7 @@ def settings_document(
     extender: dict[str, Any] = {"mode": "act", "host": HOST, "port": port}
     if not fleet:
         extender["cpu_threshold_percent"] = LOWERED_CPU_PERCENT
-    return {
+    document: dict[str, Any] = {
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "exporter": exporter,
         "worker": {
@@ -119,6 +120,19 @@ def settings_document(
         "extender": extender | {"stale_after_seconds": STALE_AFTER_SECONDS},
         "log": {"format": "human"},
     }
+    if cgroup_parent:
+        document["worker"]["policy_file"] = str(home / POLICY_FILE)
+        document["node_actuator"] = {
+            "mode": "off",  # nothing but the demo's pods is changed
+            "features": {"cpu_suppression": "act"},
+            "state_file": str(home / "node-actuator.json"),
+            # With a forecast the room of the next burst stays free, and after pressure it grows by
+            # 1% of the node a second: both hide that it grows back between bursts.
+            "suppression_forecast_sigmas": None,
+            "suppression_pressure_percent": None,
+            **page,
+        }
+    return document
 
 
 def local_node_name() -> str:

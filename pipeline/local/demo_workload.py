@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from node_exporter.kernel.cgroup import Layout, detect_layout
-from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir, qos_dir
+from actuators.node.cgroup_files import CgroupFiles, detect_hierarchies
+from node_exporter.kernel.cgroup import Layout, detect_layout, open_cgroup
+from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, container_dir, pod_dir, qos_dir
 from pipeline.errors import KernelError, KernelFileError
 from pipeline.local import load_process
 from pipeline.processors.kubernetes.pod_classes import LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
+from pipeline.processors.node_qos.cgroup_values import PERIOD_US, UNLIMITED, Knob, Place
 from pipeline.times import format_time
 from pipeline.topics.resource_amounts import millicores
 
@@ -62,7 +64,8 @@ PODS: Final = (
             KubeQOS.GUARANTEED, 9500, "250m", "512Mi"),
     DemoPod("idle-cron", "idle", "requests a lot, uses nothing", KubeQOS.BURSTABLE, 9500,
             "500m", "256Mi"),
-    DemoPod("batch-crunch", "batch", "best effort, 0.2 cores", KubeQOS.BEST_EFFORT, 5500),
+    DemoPod("batch-crunch", "batch", f"best effort, wants {load_process.BATCH_CORES:g} cores",
+            KubeQOS.BEST_EFFORT, 5500),
 )  # fmt: skip
 
 
@@ -71,10 +74,15 @@ def demo_name(pid: int) -> str:
     return f"springtide-demo-{pid}-{_start_ticks(pid)}"
 
 
+def cpu_count() -> int:
+    """CPUs of this machine, at least one."""
+    return os.cpu_count() or 1
+
+
 def node_object(name: str) -> dict[str, Any]:
     """Return a Node object for this machine; all of its capacity is allocatable."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    amounts = {"cpu": str(os.cpu_count() or 1), "memory": str(memory_bytes)}
+    amounts = {"cpu": str(cpu_count()), "memory": str(memory_bytes)}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -121,34 +129,69 @@ class Workload:
 
     def __init__(self, name: str, root: Path = CGROUP_ROOT) -> None:
         self.name = name
-        self._layout = detect_layout(str(root))
+        self._root = str(root)
+        self._layout = detect_layout(self._root)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, pods: Sequence[DemoPod] = PODS) -> None:
         """Create a cgroup for each pod, with the kubelet's weights, and start its process in it."""
-        machine_millicores = 1000 * (os.cpu_count() or 1)
+        self.make_tiers()
+        for pod in pods:
+            container = self.make_pod(pod)
+            self.run(container, load_process.__file__, pod.kind)
+
+    def make_tiers(self) -> None:
+        """Create the cgroups of kubepods and of its QoS classes."""
+        machine_millicores = 1000 * cpu_count()
         kubepods = qos_dir(Driver.CGROUPFS, KubeQOS.GUARANTEED, self.name)
         best_effort = qos_dir(Driver.CGROUPFS, KubeQOS.BEST_EFFORT, self.name)
         self.make_cgroup(best_effort)
         for relative, weight in ((self.name, machine_millicores), (kubepods, machine_millicores)):
             self._set_cpu_weight(relative, weight)
         self._set_cpu_weight(best_effort, 0)
-        for pod in pods:
-            directory = pod_dir(Driver.CGROUPFS, pod.kube_qos, pod.uid, self.name)
-            container = f"{directory}/{uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2}"
-            self.make_cgroup(container)
-            self._set_cpu_weight(directory, millicores(pod.cpu or "0"))
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-I", "-S", load_process.__file__, pod.kind],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    process_group=0,
-                    preexec_fn=CgroupJoiner(self._procs(container, _roots(self._layout))),
-                )
+
+    def make_pod(self, pod: DemoPod) -> str:
+        """Create the cgroups of a pod and its container; returns the path of the container."""
+        directory = pod_dir(Driver.CGROUPFS, pod.kube_qos, pod.uid, self.name)
+        id = uuid.uuid5(uuid.NAMESPACE_DNS, pod.uid).hex * 2
+        container = f"{directory}/{container_dir(Driver.CGROUPFS, 'containerd', id)}"
+        self.make_cgroup(container)
+        self._set_cpu_weight(directory, millicores(pod.cpu or "0"))
+        return container
+
+    def run(self, container: str, program: str, *arguments: str) -> None:
+        """Start a Python program of the standard library in a container's cgroup."""
+        self.processes.append(
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                process_group=0,
+                preexec_fn=CgroupJoiner(self._procs(container, _roots(self._layout))),
             )
+        )
+
+    def cpu_seconds(self, relative: str) -> float:
+        """CPU time that a cgroup has used."""
+        cgroup = open_cgroup(self._layout, relative)
+        try:
+            return (cgroup.cpu()[0] or 0) / 1e9
+        finally:
+            cgroup.close()
+
+    def best_effort_quota_cores(self) -> float | None:
+        """CPU that all best-effort pods together may use; None without a limit."""
+        best_effort = qos_dir(Driver.CGROUPFS, KubeQOS.BEST_EFFORT, self.name)
+        files = CgroupFiles(detect_hierarchies(self._root))
+        try:
+            quota_us = files.read(Place(best_effort, Knob.CPU_QUOTA))
+        finally:
+            files.close()
+        if not isinstance(quota_us, int) or quota_us >= UNLIMITED:
+            return None
+        return quota_us / PERIOD_US
 
     def make_cgroup(self, relative: str) -> None:
         """Create the cgroup `relative` to each controller's root, with its parents."""

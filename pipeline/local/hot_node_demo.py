@@ -22,7 +22,6 @@ from pipeline.clock import SystemClock
 from pipeline.errors import DemoError, RecordError, SpringtideError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import open_follower, topic_partitions
-from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import Api, open_api
 from pipeline.local import hot_node_scenario as scenario
 from pipeline.local.build_programs import ensure_programs
@@ -30,6 +29,7 @@ from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.demo_screen import Screen
 from pipeline.local.demo_settings import demo_home
 from pipeline.local.demo_signals import ignore_signals, interruptible, stop_event
+from pipeline.local.demo_topics import START_SECONDS, create_topics
 from pipeline.local.demo_workload import CgroupJoiner
 from pipeline.local.hot_node_story import INDENT, RunningPod, Story
 from pipeline.local.local_kafka import LocalKafka, local_kafka
@@ -51,7 +51,6 @@ Observed = NodeStateRecord | NodeViewRecord | AlertRecord | EvictionPlanRecord |
 
 _WITH_RBAC: Final = ("watcher", "planner", "evictor")
 _RBAC: Final = Path(__file__).parents[2] / "deploy" / "rbac"
-_START_SECONDS: Final = 180.0
 _POLL_SECONDS: Final = 1.0
 LEAST_FREE_BYTES: Final = 512 << 20
 """For the logs of etcd, which reserves 64 MB a file, of the broker and of the API server."""
@@ -72,7 +71,7 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         check_free_space()
-        screen.print("this demo takes about four minutes; Ctrl-C ends it")
+        screen.print("this demo takes three to four minutes; Ctrl-C ends it")
         # It says what it builds, and for how long.
         kubectl = ensure_programs(report=screen.print)["kubectl"]
         home = stack.enter_context(demo_home(keep))
@@ -94,7 +93,7 @@ def run_hot_node_demo(keep: Path | None, screen: Screen) -> None:
             f"  {kubectl} --kubeconfig {plane.kubeconfig()} get pods -o wide --watch",
             indent=None,
         )
-        stack.enter_context(_kept_logs(home, plane, keep))
+        stack.enter_context(kept_logs(home, kafka, plane, keep))
         demo = HotNodeDemo(screen, home, kafka, plane, url)
         stack.callback(ignore_signals)
         if asyncio.run(demo.run()) == "interrupted":
@@ -114,20 +113,26 @@ def check_free_space() -> None:
 
 
 @contextmanager
-def _kept_logs(home: Path, plane: ControlPlane, keep: Path | None) -> Iterator[None]:
-    """Collect the logs of the control plane in `home`. After an error keep all logs, in a new
-    directory unless `keep` gets them, and say where they are."""
+def kept_logs(
+    home: Path, kafka: LocalKafka, plane: ControlPlane, keep: Path | None
+) -> Iterator[None]:
+    """Collect the logs of broker and control plane in `home`. After an error keep all logs, in a
+    new directory unless `keep` gets them, and say where they are."""
+
+    def logs() -> list[Path]:
+        return [kafka.log_file, *plane.folder.glob("*.log")]
+
     try:
         yield
     except SpringtideError as error:
         folder = keep or Path(tempfile.mkdtemp(prefix="springtide-demo-logs-"))
-        for log in [*home.glob("*.log"), *home.glob("*.yaml"), *plane.folder.glob("*.log")]:
+        for log in [*home.glob("*.log"), *home.glob("*.yaml"), *logs()]:
             shutil.copy(log, folder)
         hint = f"the logs of all parts are in {folder}"
         hint = hint if error.hint is None else f"{error.hint}; {hint}"
         raise DemoError(error.message, hint=hint) from error
     finally:
-        for log in plane.folder.glob("*.log"):
+        for log in logs():
             shutil.copy(log, home)
 
 
@@ -154,7 +159,8 @@ class HotNodeDemo:
         not seen in time."""
         self.stop = stop_event()
         try:
-            await apply_topics(self.settings.kafka)
+            if not await create_topics(self.settings.kafka, self.clock, self.stop, self._check):
+                return "interrupted"
             self.screen.print(f"created {len(TOPICS)} topics")
             async with self._observation():
                 await self._prepare()
@@ -258,7 +264,7 @@ class HotNodeDemo:
         while not condition():
             self._check_stop()
             seconds = self.clock.monotonic() - began_at
-            if seconds > _START_SECONDS:
+            if seconds > START_SECONDS:
                 raise DemoError(f"waited {seconds:.0f} s for {what}")
             self._show(f"{self.clock.now() - self.started:.0f} s; waiting for {what}")
             await self._observe()
@@ -392,10 +398,10 @@ def _settings_document(bootstrap_servers: str, home: Path, url: str) -> dict[str
     page = {"metrics_host": HOST, "metrics_port": 0}
     return {
         "kafka": {"bootstrap_servers": bootstrap_servers},
-        "watcher": page,
+        "watcher": {**page},
         "worker": {"id": "springtide-demo", "data_dir": str(home / "worker"), **page},
         "extender": {"mode": "act", "host": HOST, "port": int(url.rpartition(":")[2])},
-        "planner": page,
+        "planner": {**page},
         "evictor": {"mode": "act", **page},
         "log": {"format": "human"},
     }

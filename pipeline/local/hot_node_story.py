@@ -222,7 +222,8 @@ class Story:
         """What is awaited, and usage of the hot nodes."""
         awaited = [f"{step.what} on {step.node}" for step, _ in self._awaited(now)]
         usage = [f"{node} {percent:.0f}%" for node, percent in sorted(self._percents.items())]
-        parts = [f"{now - self._began_at:.0f} s", f"waiting for {', '.join(awaited)}"]
+        waiting = f"waiting for {', '.join(awaited)}" if awaited else "everything was seen"
+        parts = [f"{now - self._began_at:.0f} s", waiting]
         if usage:
             parts.append(f"CPU now: {', '.join(usage)}")
         return "; ".join(parts)

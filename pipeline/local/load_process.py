@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+BATCH_CORES = 0.60
+
 _PERIOD_SECONDS = 0.1
 _PAGE = 4096
 _MIB = 1 << 20
@@ -17,7 +19,7 @@ def _cpu_share(kind: str, second: float) -> float:
     """Return the share of a core that `kind` uses at this second."""
     if kind == "bursty":
         return 0.80 if second % 12 < 4 else 0.05
-    return {"steady": 0.30, "batch": 0.20, "hungry": 0.02}.get(kind, 0.0)
+    return {"steady": 0.30, "batch": BATCH_CORES, "hungry": 0.02}.get(kind, 0.0)
 
 
 def _allocations() -> Iterator[bytearray]:

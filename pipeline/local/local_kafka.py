@@ -275,11 +275,15 @@ class LocalKafka:
 
     def _start_error(self, *, timed_out: bool) -> LocalKafkaError:
         problem = "was not ready in time" if timed_out else "ended at its start"
+        tail = self.log_tail()
+        hint = (
+            "free memory or disk space; if its data is damaged and dispensable, remove the data "
+            "directory"
+        )
         return LocalKafkaError(
-            f"Kafka {problem} ({self.java}, data in {self.data_dir}); its log ends:\n"
-            f"{self.log_tail()}\n",
-            hint="free memory or disk space; if its data is damaged and dispensable, remove the "
-            "data directory",
+            f"Kafka {problem} ({self.java}, data in {self.data_dir}); its log "
+            + (f"ends:\n{tail}\n" if tail.strip() else "is empty"),
+            hint=f"try again when this machine is less busy; else {hint}" if timed_out else hint,
         )
 
 

@@ -1,8 +1,10 @@
 """`springtide demo` as a user runs it: real cgroups, a real broker, and nothing left behind."""
 
+import math
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.demo import command
+from pipeline.local.demo_suppression import threshold_percent
+from pipeline.local.demo_workload import Workload, cpu_count
 from tests.demo.demo_runs import Run, assert_nothing_left, demo_directory
 from tests.processes import eventually
 
@@ -47,8 +51,59 @@ def test_demo_shows_real_usage_and_an_answer_and_leaves_nothing(directory: Path)
     assert re.search(rf"{refused}|^ +[1-9]0?  ", run.text, re.M)
     assert re.search(r"1 node, 1 with peaks, \d+ windows applied, \d+ gaps, 0 dead", run.text)
     files = {path.name for path in (directory / "output-kept").iterdir()}
-    assert {"exporter.log", "worker.log", "extender.log", "settings.yaml"} <= files
+    assert {f"{role}.log" for role in ("exporter", "worker", "extender", "node-actuator")} <= files
+    assert {"settings.yaml", "slo-controller-config.json"} <= files
     assert_nothing_left(run)
+
+
+def test_node_actuator_holds_the_batch_pod_down_and_lets_it_grow_back(directory: Path) -> None:
+    run = Run(directory)
+    run.wait_for(r"node actuator in mode act: best-effort pods get what others leave of \d+% of")
+    (name,) = {tree.name for tree in run.trees()}
+    tree = Workload(name)
+    assert eventually(lambda: tree.best_effort_quota_cores() is not None, 180), run.text
+    rise, fall, room = watch_quota(tree, 120)
+    # On a machine whose other processes leave no room the limit stays where it is.
+    assert (rise > 0.15 and fall > 0.15) or room < 0.4, (rise, fall, room, run.text)
+    run.wait_for(
+        r"node actuator: best-effort pods may use \d+\.\d\d of \d+ CPUs?\n"
+        r"  bursty-api    uses \d\.\d\d\n"
+        r"  batch-crunch  uses \d\.\d\d of the 0\.60 that it wants\n"
+    )
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(180) == 0, run.text
+    assert_nothing_left(run)
+
+
+def watch_quota(tree: Workload, seconds: float) -> tuple[float, float, float]:
+    """The largest rise and fall of the best-effort quota in cores, until both are seen, and the
+    largest room that everything else on this machine left over six seconds."""
+    best_effort = f"{tree.name}/kubepods/besteffort"
+    shared = threshold_percent(cpu_count()) / 100 * cpu_count()
+    rise, fall, room = 0.0, 0.0, -math.inf
+    highest, lowest = 0.0, math.inf
+    used: list[tuple[float, float]] = []
+    end = time.monotonic() + seconds
+    while (rise <= 0.15 or fall <= 0.15) and time.monotonic() < end:
+        quota = tree.best_effort_quota_cores()
+        assert quota is not None
+        highest, lowest = max(highest, quota), min(lowest, quota)
+        rise, fall = max(rise, quota - lowest), max(fall, highest - quota)
+        busy = busy_cpu_seconds() - tree.cpu_seconds(best_effort)
+        used.append((time.monotonic(), busy))
+        earlier = [entry for entry in used if entry[0] <= used[-1][0] - 6]
+        if earlier:
+            at, before = earlier[-1]
+            room = max(room, shared - (busy - before) / (used[-1][0] - at))
+        time.sleep(0.5)
+    return rise, fall, room
+
+
+def busy_cpu_seconds() -> float:
+    """CPU time of all CPUs of this machine (proc(5)): user, nice, system, irq, softirq, steal."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _, _, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def pod_table(text: str) -> list[str]:
@@ -82,7 +137,7 @@ def test_killed_demo_takes_its_processes_with_it_and_the_next_one_removes_the_re
 ) -> None:
     run = Run(directory)
     run.wait_for(r"logs in ")
-    assert len(run.processes()) >= 9  # five pods, three roles, a broker and its guard
+    assert len(run.processes()) >= 10  # five pods, four roles, a broker and its guard
     run.process.kill()
     run.process.wait()
     assert eventually(lambda: not run.processes(), 120), run.processes()

@@ -214,6 +214,7 @@ def test_the_story_is_complete_when_every_step_was_seen(story: Story) -> None:
     assert len(table) == 1 + len(STEPS)
     assert table[1].split() == ["usage", "above", "the", "threshold", "web-node", "1", "s"]
     assert "not seen" not in "\n".join(table)
+    assert story.status(BEGAN + 156).startswith("156 s; everything was seen")
 
 
 @pytest.mark.parametrize("missing", range(12))

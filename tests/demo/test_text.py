@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -22,14 +23,17 @@ from pipeline.cli.demo import (
     placement_lines,
     pod_lines,
     summary_line,
+    suppression_lines,
 )
 from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
 from pipeline.local.demo_settings import demo_home, settings_document
+from pipeline.local.demo_suppression import Suppression, policy_object, threshold_percent
 from pipeline.local.demo_workload import PODS
-from pipeline.local.hot_node_demo import LEAST_FREE_BYTES, check_free_space
+from pipeline.local.hot_node_demo import LEAST_FREE_BYTES, check_free_space, kept_logs
 from pipeline.local.role_processes import without_settings
+from pipeline.processors.policy.load_slo_config import load_slo
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
 from pipeline.table import Table
@@ -65,6 +69,30 @@ def test_cpu_threshold_is_lowered_only_without_a_fleet(tmp_path: Path) -> None:
 def test_exporter_measures_the_kubelets_pods_without_demo_pods(tmp_path: Path) -> None:
     written = settings(tmp_path, fleet=False, parent="")
     assert (written.exporter.cgroup_parent, written.exporter.host_applications) == ("", ())
+
+
+def test_node_actuator_changes_nothing_but_the_quota_of_the_demos_own_pods(tmp_path: Path) -> None:
+    written = settings(tmp_path, fleet=False)
+    section = written.node_actuator
+    assert (section.mode, section.features) == ("off", {"cpu_suppression": "act"})
+    assert (written.exporter.cgroup_parent, section.state_file.parent) == (
+        "springtide-demo-1-2", tmp_path,
+    )  # fmt: skip
+    assert (section.metrics_host, section.metrics_port) == ("127.0.0.1", 0)
+    without_pods = settings(tmp_path, fleet=False, parent="")
+    assert without_pods.node_actuator == Settings().node_actuator
+    assert without_pods.worker.policy_file is None
+
+
+@pytest.mark.parametrize(("cpus", "percent"), [(1, 100), (2, 80), (8, 20), (96, 2), (1024, 1)])
+def test_policy_suppresses_by_quota_at_any_number_of_cpus(cpus: int, percent: int) -> None:
+    assert threshold_percent(cpus) == percent
+    loaded = load_slo(policy_object(cpus)["data"])
+    assert (loaded.failed, loaded.problems) == (False, ())
+    assert loaded.policy.threshold is not None
+    rules = loaded.policy.threshold.cluster
+    assert (rules.enable, rules.cpu_suppress_policy) == (True, "cfsQuota")
+    assert rules.cpu_suppress_threshold_percent == percent
 
 
 async def test_pod_usage_is_the_mean_of_cpu_and_the_maximum_of_memory() -> None:
@@ -167,8 +195,20 @@ def test_unknown_usage_of_a_pod_is_a_dash() -> None:
     (_, title, row, _) = pod_lines([PodReport(PODS[4], "unknown", True, nothing, nothing)])
     assert title.startswith("POD")
     assert row.split()[:7] == ["batch-crunch", "unknown", "-", "-", "-", "cold", "-"]
-    assert "0" not in row.replace("0.2 cores", "")
+    assert "0" not in row.replace("0.6 cores", "")
     assert pod_lines([]) == []
+
+
+def test_suppression_lines_have_the_limit_and_both_usages() -> None:
+    assert suppression_lines(Suppression(2, 0.379, 0.804, 0.376)) == [
+        "node actuator: best-effort pods may use 0.38 of 2 CPUs",
+        "  bursty-api    uses 0.80",
+        "  batch-crunch  uses 0.38 of the 0.60 that it wants",
+    ]
+    first, _, last = suppression_lines(Suppression(1, None, None, None))
+    assert first == "node actuator: best-effort pods have no limit yet"
+    assert last == "  batch-crunch  uses - of the 0.60 that it wants"
+    assert suppression_lines(None) == []
 
 
 RESULT: dict[str, object] = {
@@ -290,6 +330,16 @@ def test_a_terminal_shows_that_no_node_is_there_only_without_any(
     assert all(f"node-{number}" in output.getvalue() for number in range(len(simulated)))
 
 
+def test_a_terminal_shows_the_limit_of_best_effort_pods_below_the_table() -> None:
+    output = io.StringIO()
+    screen = TerminalScreen(Console(file=output, force_terminal=True, width=100, height=40))
+    screen.show_nodes(Table(), 1_700_000_000.0, "5 s", Suppression(2, 0.38, 0.8, 0.38))
+    screen.close()
+    text = output.getvalue()
+    assert text.index("no node has published") < text.index("may use 0.38 of 2 CPUs")
+    assert text.index("bursty-api    uses 0.80") < text.index("5 s; Ctrl-C ends it")
+
+
 def test_a_terminal_screen_breaks_no_command() -> None:
     output = io.StringIO()
     text = "springtide alerts --watch --bootstrap-servers 127.0.0.1:23766 " * 3
@@ -307,3 +357,21 @@ def test_too_little_space_is_said_before_anything_starts(monkeypatch: pytest.Mon
     with pytest.raises(DemoError, match="has 511 MiB free; the demo needs 512") as raised:
         check_free_space()
     assert "TMPDIR" in (raised.value.hint or "")
+
+
+def test_logs_of_all_parts_are_kept_after_an_error(tmp_path: Path) -> None:
+    for name in ("home", "data", "plane", "keep"):
+        (tmp_path / name).mkdir()
+    logs = ("home/planner.log", "home/settings.yaml", "data/kafka.log", "plane/etcd.log")
+    for log in logs:
+        (tmp_path / log).write_text("a line")
+    kafka: Any = SimpleNamespace(log_file=tmp_path / "data/kafka.log")
+    plane: Any = SimpleNamespace(folder=tmp_path / "plane")
+    keep = tmp_path / "keep"
+    with (
+        pytest.raises(DemoError, match="it ended") as raised,
+        kept_logs(tmp_path / "home", kafka, plane, keep),
+    ):
+        raise DemoError("it ended", hint="try again")
+    assert raised.value.hint == f"try again; the logs of all parts are in {keep}"
+    assert {file.name for file in keep.iterdir()} == {Path(log).name for log in logs}

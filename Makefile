@@ -63,8 +63,8 @@ plane: setup ## Build the local Kubernetes control plane and a Prometheus (once;
 	@$(BIN)/python -m pipeline.local.build_programs
 
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
-# Tests that need neither broker, control plane, cgroups nor patience.
-PURE := not broker and not plane and not cgroups and not slow and not soak
+# Tests that need neither broker, control plane, cgroups, virtual machine nor patience.
+PURE := not broker and not plane and not cgroups and not guest and not slow and not soak
 
 # Coverage is traced where it is enforced: in pure tests of processors and topics. The other tests
 # wait more than they work, so three files run at a time. The control plane is built beside them;
@@ -86,7 +86,7 @@ test-fast: setup ## The pure tests alone, in at most three minutes
 	@$(PYTEST) --numprocesses 2 -m "$(PURE)" $(ARGS)
 
 .PHONY: demo
-demo: setup ## Broker, exporter, worker and extender on this machine
+demo: setup ## Broker, exporter, worker, extender and node actuator on this machine
 	@$(BIN)/springtide demo $(ARGS)
 
 .PHONY: bench

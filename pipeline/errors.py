@@ -143,6 +143,12 @@ class KeyMismatchError(RecordError):
     reason = "key_mismatch"
 
 
+class UnknownNodeError(RecordError):
+    """The record is about a node that does not exist."""
+
+    reason = "unknown_node"
+
+
 class FutureWindowError(RecordError):
     """The window ends too far ahead of the broker's append time."""
 
@@ -220,6 +226,14 @@ class KernelFileError(KernelError, ValueError):
 
 class CgroupGoneError(KernelError):
     """The cgroup was removed during the read, because its pod or process ended."""
+
+
+class CgroupWriteError(KernelError):
+    """The kernel does not take a value. `reason` is the label in metrics."""
+
+    def __init__(self, message: str, *, reason: str, path: str, hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.reason = reason
 
 
 class KubernetesError(SpringtideError):

@@ -15,6 +15,7 @@ LARGEST_FILE_BYTES: Final = 64 * 2**20
 LARGEST_LIST_BYTES: Final = 2 * 2**30
 """For `kubectl get -o json` of all objects of a large cluster."""
 _MOST_ALIASED: Final = 1_000_000
+MOST_FLOW_LEVELS: Final = 200
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 YAML_ERRORS: Final = (yaml.YAMLError, ValueError, RecursionError, KeyError, AttributeError)
@@ -98,14 +99,21 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys, text that is not Unicode, and aliases that repeat
-    more than a million values or the value that contains them."""
+    """SafeLoader that refuses duplicate keys, text that is not Unicode, more than
+    `MOST_FLOW_LEVELS` open brackets, and aliases that repeat more than a million values or the
+    value that contains them."""
 
     yaml_implicit_resolvers = _resolvers()
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
         self._aliased = 0
+
+    def fetch_flow_collection_start(self, token_class: Any) -> None:
+        super().fetch_flow_collection_start(token_class)
+        # PyYAML looks 1,024 characters ahead, and at each open bracket for each token.
+        if self.flow_level > MOST_FLOW_LEVELS:
+            raise RecursionError
 
     def construct_scalar(self, node: Any) -> Any:
         text = super().construct_scalar(node)

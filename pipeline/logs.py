@@ -2,6 +2,10 @@
 
     log = get_logger(__name__)
     log.info("window published", node=node, rows=12)
+    log.warning("record refused", per=(topic, reason), topic=topic, offset=7)
+
+Of events with the same text and the same `per` the first is logged, then one a minute. It has the
+number of the others in the field `suppressed`. Whatever a hostile producer can cause has `per`.
 
 A terminal gets readable lines, other streams get JSON lines. Logs of aiokafka, Faust and aiohttp
 have the same format, because all use the standard library. Secrets print as stars (`Secret`).
@@ -23,6 +27,8 @@ _STANDARD_ARGUMENTS = frozenset({"exc_info", "stack_info", "stacklevel", "extra"
 NOISY_LOGGERS = ("aiokafka", "kafka", "mode", "faust", "asyncio")
 NOISY_BURST = 10
 NOISY_PERIOD_SECONDS = 10.0
+PER_PERIOD_SECONDS = 60.0
+_MOST_LIMITED = 1000
 
 
 class FieldLogger(logging.LoggerAdapter[logging.Logger]):
@@ -34,8 +40,9 @@ class FieldLogger(logging.LoggerAdapter[logging.Logger]):
         fields = {
             name: kwargs.pop(name) for name in list(kwargs) if name not in _STANDARD_ARGUMENTS
         }
+        per = fields.pop("per", None)
         fields = {**(self.extra or {}), **fields}
-        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": fields}
+        kwargs["extra"] = {**kwargs.get("extra", {}), "fields": fields, "per": per}
         return msg, kwargs
 
 
@@ -92,7 +99,8 @@ class HumanFormatter(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Passes `NOISY_BURST` records per message of a noisy logger in each period, drops the others.
+    """Passes `NOISY_BURST` records per message of a noisy logger in each period, and one a minute
+    per message and `per` of others that have it. Drops further ones.
 
     The first record of the next period has the number of dropped ones in the field `suppressed`.
     """
@@ -100,23 +108,28 @@ class RateLimit(logging.Filter):
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
-        # (logger, level, template) -> start of the period, passed, dropped. Bounded by the
-        # number of log calls in the libraries: templates, not texts.
-        self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}
+        # (logger, level, template, per) -> start of the period, passed, dropped. Bounded by the
+        # number of log calls: templates, not texts, and topics and reasons.
+        self._seen: dict[tuple[str, int, str, object], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.split(".", 1)[0] not in NOISY_LOGGERS:
+        per = getattr(record, "per", None)
+        if record.name.split(".", 1)[0] in NOISY_LOGGERS:
+            most, period_seconds = NOISY_BURST, NOISY_PERIOD_SECONDS
+        elif per is not None:
+            most, period_seconds = 1, PER_PERIOD_SECONDS
+        else:
             return True
-        key = (record.name, record.levelno, str(record.msg)[:80])
-        if key not in self._seen and len(self._seen) >= 1000:
+        key = (record.name, record.levelno, str(record.msg)[:80], per)
+        if key not in self._seen and len(self._seen) >= _MOST_LIMITED:
             self._seen.clear()
         now = self._monotonic()
         start, passed, dropped = self._seen.get(key, (now, 0, 0))
-        if now - start >= NOISY_PERIOD_SECONDS:
+        if now - start >= period_seconds:
             if dropped:
                 record.__dict__["fields"] = {**_fields(record), "suppressed": dropped}
             start, passed, dropped = now, 0, 0
-        if passed < NOISY_BURST:
+        if passed < most:
             self._seen[key] = (start, passed + 1, dropped)
             return True
         self._seen[key] = (start, passed, dropped + 1)

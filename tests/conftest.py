@@ -15,13 +15,22 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.local.build_programs import are_programs_built
 
-pytest_plugins = ["pytester", "tests.broker", "tests.machine", "tests.plane"]
+pytest_plugins = [
+    "pytester",
+    "tests.broker",
+    "tests.machine",
+    "tests.guest.guest_runs",
+    "tests.plane",
+]
 
 # Fixtures that mean a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
 _PURE, _BROKER, _SYSTEM, _PLANE = range(4)
 # Each starts a control plane of its own: two fit on two cores.
 _PLANE_GROUPS = 2
+# They measure CPU, one after the other at the end: the fewest tests run beside them then. So do
+# those in a virtual machine, which is slow.
+_MEASURE_CPU = ("test_accuracy.py", "test_prod_protection.py")
 # Set once for all processes of a run: they must agree on the order.
 _PLANE_LAST = "TESTS_PLANE_LAST"
 
@@ -62,12 +71,15 @@ def _kind(item: pytest.Item) -> int:
     return _BROKER if item.get_closest_marker("broker") else _PURE
 
 
+def _boots_guest(item: pytest.Item) -> bool:
+    return item.get_closest_marker("guest") is not None or item.path.parent.name == "guest"
+
+
 def _turn(item: pytest.Item, *, runs_in_parallel: bool) -> int:
     kind = _kind(item)
     if not runs_in_parallel:
         return kind
-    # It measures CPU: at the end, the fewest tests run beside it.
-    if item.path.name == "test_accuracy.py":
+    if item.path.name in _MEASURE_CPU or _boots_guest(item):
         return 2
     # While the control plane is being built, everything else goes first.
     return 1 if kind == _PLANE and os.environ[_PLANE_LAST] == "1" else -kind
@@ -80,6 +92,9 @@ def group_of(item: pytest.Item) -> str:
         files = sorted(Path(__file__).parent.glob("cluster/test_*.py"))
         number = files.index(item.path) if item.path in files else "storm" in item.path.name
         return f"plane {number % _PLANE_GROUPS}"
+    # One virtual machine at a time: it has two CPUs.
+    if item.path.name in _MEASURE_CPU or _boots_guest(item):
+        return "CPU"
     # Every demo removes what killed demos left on this machine, so no two files may do it at once.
     if item.path.name in ("test_demo.py", "test_demo_workload.py"):
         return "demos"

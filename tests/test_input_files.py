@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
-from pipeline.input_files import YAML_ERRORS, items_of, read_file, yaml_documents, yaml_problem
+from pipeline.input_files import (
+    MOST_FLOW_LEVELS,
+    YAML_ERRORS,
+    StrictLoader,
+    items_of,
+    read_file,
+    yaml_documents,
+    yaml_problem,
+)
 
 
 def alias_bomb(levels: int) -> str:
@@ -80,3 +88,20 @@ def test_numbers_are_those_of_json_and_kubernetes(text: str, value: object) -> N
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
 def test_each_number_of_json_is_read_as_it_is(value: float) -> None:
     assert yaml_documents(json.dumps({"a": value})) == [{"a": value}]
+
+
+@pytest.mark.parametrize("opening", ["[", "{", "[{"])
+def test_deep_nesting_is_refused_before_it_costs_time(opening: str) -> None:
+    """PyYAML alone looks at each of a thousand open brackets for each of a thousand tokens."""
+    loader = StrictLoader(opening * 100_000)
+    with pytest.raises(RecursionError):
+        loader.get_data()
+    assert loader.tokens_taken + len(loader.tokens) <= MOST_FLOW_LEVELS + 10
+
+
+def test_usual_nesting_is_read() -> None:
+    deep = MOST_FLOW_LEVELS - 1
+    ((inner,),) = yaml_documents("[" * deep + "1" + "]" * deep)
+    for _ in range(deep - 1):
+        (inner,) = inner
+    assert inner == 1

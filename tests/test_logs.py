@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.errors import InvalidRecordError, RecordError, UnreadableRecordError
+from pipeline.kafka.refused_records import REFUSED, refuse
 from pipeline.logs import NOISY_BURST, RateLimit, configure_logging, get_logger
 from pipeline.settings import Secret
+from tests.metric_values import sum_of
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +110,45 @@ def test_noisy_library_is_rate_limited_with_a_count() -> None:
     # Another message of the same library is not drowned by the first.
     other = logging.LogRecord("aiokafka.conn", logging.ERROR, "", 1, "other", None, None)
     assert limit.filter(other)
+
+
+def test_a_flood_of_refused_records_is_logged_once_a_minute_with_a_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(RateLimit.__init__, "__defaults__", (lambda: now[0],))
+    stream = logged("json")
+
+    def flood(source: str, error: RecordError, count: int) -> None:
+        for offset in range(count):
+            refuse(source, error, partition=1, offset=offset)
+
+    invalid, unreadable = InvalidRecordError("x" * 10_000), UnreadableRecordError("garbled")
+    before = sum_of(REFUSED, source="flooded")
+    flood("flooded", invalid, 5000)
+    flood("flooded", unreadable, 10)
+    flood("other", invalid, 10)
+    now[0] = 59.0
+    flood("flooded", invalid, 10)
+    now[0] = 60.0
+    flood("flooded", invalid, 10)
+    assert sum_of(REFUSED, source="flooded") == before + 5030
+    assert sum_of(REFUSED, source="flooded", reason="unreadable") >= 10
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    fields = "source", "reason", "offset", "suppressed"
+    assert [[line.get(field) for field in fields] for line in lines] == [
+        ["flooded", "invalid", 0, None],
+        ["flooded", "unreadable", 0, None],
+        ["other", "invalid", 0, None],
+        ["flooded", "invalid", 0, 5009],
+    ]
+    assert len(stream.getvalue()) < 3000
+
+
+def test_reasons_that_a_producer_makes_up_are_bounded_in_memory() -> None:
+    limit = RateLimit()
+    for number in range(5000):
+        record = logging.LogRecord("pipeline.a", logging.WARNING, "", 1, "refused", None, None)
+        record.per = number
+        assert limit.filter(record)
+    assert len(limit._seen) <= 1000

@@ -65,8 +65,8 @@ def test_a_role_has_no_metrics_of_another_role(role: str, more: set[str]) -> Non
     )
     names = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     owners = {*re.findall(r"\bspringtide_([a-z]+)_", names.stdout.decode())}
-    # Of every role, of clients of the API server, and of roles with a leader.
-    assert owners == {"build", "kubernetes", "standby", role} | more
+    # Of every role, of clients of the API server, of roles with a leader, and of feeds.
+    assert owners == {"build", "kubernetes", "standby", "refused", role} | more
 
 
 def test_without_a_port_there_is_no_page() -> None:

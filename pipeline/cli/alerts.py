@@ -86,15 +86,16 @@ class View(NamedTuple):
 
     def show(
         self, items: Sequence[OpenAlertItem] | Sequence[AlertRecord], lines: Iterable[str], *,
-        is_first: bool = True,
+        none: str = "no alert", is_first: bool = True,
     ) -> None:  # fmt: skip
-        """Print the lines, or that there are none: again only on a terminal, unless `is_first`."""
+        """Print the lines, or the text `none` if there are no items: again only on a terminal,
+        unless `is_first`."""
         if self.as_json:
             click.echo(msgspec.json.encode(AlertList(items=items)))
         elif items:
             print_lines(lines)
         if not items:
-            print_progress("no alert", is_first=is_first)
+            print_progress(none, is_first=is_first)
 
 
 @click.command(
@@ -143,7 +144,9 @@ def command(
                 hint=f"{ALERTS.full_name(settings.kafka.topic_prefix)} has the last week: 7d",
             )
         changes = run_requests(settings.kafka, read_changes(settings, since))
-        view.show(changes, change_lines(changes, headers=view.headers))
+        lines = change_lines(changes, headers=view.headers)
+        # An alert that opened before may still be open.
+        view.show(changes, lines, none="no alert opened, changed or closed in this time")
         return
     if watch:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -171,7 +174,7 @@ async def _show_open(settings: Settings, view: View, *, watch: bool) -> None:
             if watch and not view.as_json:
                 click.clear()  # only a terminal
             lines = open_lines(items, now, headers=view.headers)
-            view.show(items, lines, is_first=is_first)
+            view.show(items, lines, none=no_alert_text(table), is_first=is_first)
             if not watch:
                 return
             is_first = bool(items)
@@ -200,6 +203,14 @@ def open_alerts(table: Table, now: float, stale_after_seconds: float) -> list[Op
     return sorted(
         items, key=lambda item: (item.alert.severity, item.alert.since, item.node, item.alert.rule)
     )
+
+
+def no_alert_text(table: Table) -> str:
+    """The text in place of alerts; it says so if none can open because no node has thresholds."""
+    nodes = [node for name in table if (node := table.snapshot(name).node) is not None]
+    if not nodes or any(node.hot_nodes for node in nodes):
+        return "no alert"
+    return "no alert, because no node has thresholds: set them in a DeschedulerConfiguration"
 
 
 def relief_item(alert: AlertRecord) -> OpenAlertItem:

@@ -49,28 +49,40 @@ _WATCH_GROUP_SECONDS = 4.0
     "--scheduler-file", type=click.Path(path_type=Path),
     help="Also check this file, the argument of kube-scheduler's --config.",
 )  # fmt: skip
+@click.option(
+    "--node",
+    "of_node",
+    is_flag=True,
+    help="Print what this machine's kernel offers to the node actuator, what this user may write, "
+    "and nothing else.",
+)
 @settings_options(
     *KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor", "exporter.cgroup_root",
-    "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "worker.id",
+    "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "exporter.sys_root",
+    "worker.id",
     "worker.nodes_file", "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent", *KUBERNETES_CLIENT,
     "kubernetes.descheduler_config_name",
 )  # fmt: skip
-def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> None:
+def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_node: bool) -> None:
     """Check this installation and suggest fixes.
 
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
     exporter reads; Java and jars of the local broker; the policy and the descheduler configuration,
     from worker.policy_file or the cluster; the broker, its topics and the workers' group; whether
-    nodes carry the policy and report usage; whether hot nodes have a planner, and plans an evictor;
-    with --scheduler-file the configuration of the scheduler. What only some roles need is a
-    warning. Nothing is changed.
+    nodes carry the policy and report usage; whether hot nodes have a planner, plans an evictor, and
+    evictions are stopped; with --scheduler-file the configuration of the scheduler. What only some
+    roles need is a warning. Nothing is changed. With --node only the kernel is asked.
 
     \b
     Examples:
       springtide doctor
+      springtide doctor --node
       springtide doctor --bootstrap-servers kafka-0:9092 -o json
     """
+    if of_node:
+        print_kernel(settings.exporter, as_json)
+        return
     silence_logs(settings, "aiokafka")  # the checks report its errors
     checks = list(run_checks(settings))
     if scheduler_file is not None:
@@ -86,6 +98,28 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None) -> N
                 click.echo(f"{'':17} -> {check.todo}")
     if has_failed:
         click.get_current_context().exit(1)
+
+
+def print_kernel(exporter: ExporterSettings, as_json: bool) -> None:
+    """Print what the kernel offers to the node actuator, and what this user may write. Raises
+    `KernelFileError`."""
+    from actuators.node.kernel_capabilities import WRITE, capabilities
+    from actuators.node.write_access import ACCESS_HINT
+
+    found = capabilities(
+        exporter.cgroup_root, exporter.proc_root, exporter.sys_root, exporter.cgroup_parent
+    )
+    if as_json:
+        click.echo(json.dumps([capability._asdict() for capability in found]))
+        return
+    names, states = (max(map(len, texts)) for texts in zip(*(c[::2] for c in found), strict=True))
+    for capability in found:
+        state = {True: "yes", False: "no", None: "?"}[capability.is_there]
+        click.echo(
+            f"{state:4} {capability.name:{names}} {capability.found:{states}} {capability.used_by}"
+        )
+    if any(c.name.startswith(WRITE) and not c.is_there for c in found):
+        click.echo(f"     -> {ACCESS_HINT}")
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
@@ -112,6 +146,9 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     policy_check, state = doctor_policy.check_policy(settings)
     yield policy_check
     yield doctor_policy.check_descheduling(settings)
+    knows_cluster = state is not None and state.evictor is not None
+    if knows_cluster and (switch := doctor_policy.check_kill_switch(settings)) is not None:
+        yield switch
     broker_checks = list(check_broker(settings))
     yield from broker_checks
     if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):
@@ -329,7 +366,8 @@ def check_workers(kafka: KafkaSettings, group: str) -> Check:
     except (SpringtideError, TimeoutError) as error:
         return Check("workers", "unknown", f"group {group!r} cannot be described: {error}")
     if not after:
-        return Check("workers", "warn", f"group {group!r} has no member", "start springtide worker")
+        todo = "start springtide worker, or give the --id of the workers"
+        return Check("workers", "warn", f"group {group!r} has no member", todo)
     if len(before) == len(after) and before != after:
         todo = "give each worker its own worker.instance_id, or null"
         return Check("workers", "fail", f"members of {group!r} replace each other", todo)

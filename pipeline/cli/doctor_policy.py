@@ -117,7 +117,10 @@ def check_descheduling(settings: Settings) -> Check:
             where = str(file)
             read = descheduling_in(policy_objects(file), file)
         else:
-            config = asyncio.run(asyncio.wait_for(_read_descheduler(settings), _API_SECONDS))
+            reading = _read_config_map(
+                settings, cluster.config_namespace, cluster.descheduler_config_name
+            )
+            config = asyncio.run(asyncio.wait_for(reading, _API_SECONDS))
             read = None if config is None else load_descheduling(config.get("data") or {})
     except InvalidPolicyError as error:
         return failed("hot nodes", error)
@@ -140,15 +143,29 @@ def check_descheduling(settings: Settings) -> Check:
     return Check("hot nodes", "ok", f"{where}; hot nodes are {'' if detects else 'not '}detected")
 
 
-async def _read_descheduler(settings: Settings) -> Any:
-    """Read the ConfigMap with the DeschedulerConfiguration; None if it is missing."""
+def check_kill_switch(settings: Settings) -> Check | None:
+    """Warn if the ConfigMap exists that stops all evictions; None if it does not, or if that is
+    unknown."""
+    namespace, name = settings.kubernetes.namespace, settings.evictor.stop_config_map
+    try:
+        reading = _read_config_map(settings, namespace, name)
+        config = asyncio.run(asyncio.wait_for(reading, _API_SECONDS))
+    except (SpringtideError, TimeoutError):
+        return None
+    if config is None:
+        return None
+    text = f"all evictions are stopped: the ConfigMap {namespace}/{name} exists"
+    todo = f"kubectl delete configmap -n {namespace} {name}, to let the evictor evict again"
+    return Check("kill switch", "warn", text, todo)
+
+
+async def _read_config_map(settings: Settings, namespace: str, name: str) -> Any:
+    """Read a ConfigMap; None if it is missing."""
     from pipeline.kube.api_client import open_api
 
-    cluster = settings.kubernetes
-    name = f"{cluster.config_namespace}/configmaps/{cluster.descheduler_config_name}"
-    async with open_api(cluster, SystemClock(), name="springtide-doctor") as api:
+    async with open_api(settings.kubernetes, SystemClock(), name="springtide-doctor") as api:
         try:
-            return await api.get(f"/api/v1/namespaces/{name}")
+            return await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         except NotFoundError:
             return None
 

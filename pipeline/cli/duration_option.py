@@ -21,5 +21,9 @@ class Duration(click.ParamType):
             text = f"{24 * int(days[:9])}h"
         seconds = timestamp_seconds(f"{text}s" if text[-1:].isdigit() else text)
         if seconds is None:
-            self.fail(f"{value!r} is not a duration such as 90s, 5m, 1h or 7d", param, ctx)
+            self.fail(
+                f"{value!r} is not a duration such as 90s, 5m, 1h or 7d, from 1s to 365d",
+                param,
+                ctx,
+            )
         return float(seconds)

@@ -11,6 +11,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.past_records import records_since
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import UsageError
@@ -19,15 +20,19 @@ from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.offer_text import TIERS, explain_offers
 from pipeline.processors.explain.prediction_text import explain, predictors_of
+from pipeline.processors.explain.qos_text import explain_qos, held_values
 from pipeline.processors.explain.record_selection import part_of
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
+from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.registry import NODE_STATE, PREDICTIONS
+from pipeline.topics.registry import ACTIONS, NODE_STATE, PREDICTIONS
 from pipeline.topics.registry import RESOURCES as OFFERS
+
+_ACTIONS_SECONDS = 7 * 86_400.0
 
 
 @click.command(
@@ -46,6 +51,9 @@ from pipeline.topics.registry import RESOURCES as OFFERS
     type=click.Choice(TIERS),
     help="Show only the node's amount of this tier, and its derivation.",
 )
+@click.option(
+    "--qos", is_flag=True, help="Show what the node actuator holds in cgroups instead, and why."
+)
 @output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
@@ -55,6 +63,7 @@ def command(
     entity: str | None,
     predictor: str | None,
     tier: str | None,
+    qos: bool,
     as_json: bool,
 ) -> None:
     """Derive the predicted peaks, Mid and Batch of NODE step by step, with all numbers.
@@ -68,11 +77,17 @@ def command(
       springtide explain node-1 --class prod --resource cpu
       springtide explain node-1 --predictor nsigma-v1 --class node
       springtide explain node-1 --tier mid --resource cpu
+      springtide explain node-1 --qos
       springtide explain node-1 -o json | jq .reclaimable
       springtide explain node-1 -o json --class prod --resource memory
     """
     silence_logs(settings, "aiokafka")
     resources = tuple(RESOURCES) if resource is None else (resource,)
+    if qos:
+        if entity is not None or predictor is not None or tier is not None or resource is not None:
+            raise UsageError("--qos excludes options that select peaks or offers")
+        _show_qos(settings.kafka, node, as_json=as_json)
+        return
     if tier is not None:
         if entity is not None or predictor is not None:
             raise UsageError(
@@ -109,6 +124,22 @@ def _show_offers(
     else:
         now = SystemClock().now()
         print_lines(explain_offers(record, now=now, resources=resources, tiers=(tier,)))
+
+
+def _show_qos(kafka: KafkaSettings, node: str, *, as_json: bool) -> None:
+    actions = run_requests(kafka, _read_actions(kafka, node))
+    if as_json:
+        held = [value._asdict() for value in held_values(actions)]
+        click.echo(msgspec.json.encode({"node": node, "items": held}))
+    else:
+        print_lines(explain_qos(node, actions))
+
+
+async def _read_actions(kafka: KafkaSettings, node: str) -> list[ActionRecord]:
+    """The actions about a node that are kept, at most those of the last week."""
+    since = SystemClock().now() - _ACTIONS_SECONDS
+    async with records_since(kafka, ACTIONS, ActionRecord, since) as records:
+        return [action for action in await records.to_end() if action.node == node]
 
 
 class _NodeRecords(NamedTuple):

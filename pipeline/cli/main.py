@@ -39,10 +39,9 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": _Command(
-        "Run broker, exporter, worker and extender on this machine.", "local,pipeline"
-    ),
+    "demo": _Command("Run Springtide with a broker and pods on this machine.", "local,pipeline"),
     "exporter": _Command("Sample cgroups and /proc of this node, publish windows.", None),
+    "node-actuator": _Command("Hold limits in the cgroups of this node.", "pipeline"),
     "worker": _Command("Join samples with nodes and pods, predict and publish peaks.", "pipeline"),
     "extender": _Command("Answer filter and prioritize requests of a scheduler.", "pipeline"),
     "watcher": _Command("Publish nodes, pods and workloads of a cluster.", "kubernetes,pipeline"),
@@ -77,6 +76,10 @@ COMMANDS = {
         "Create and check the kube-scheduler configuration; simulate targets.", "pipeline"
     ),
     "policy": _Command("Check a colocation policy, and resolve it for each node.", "pipeline"),
+    "qos-bench": _Command(
+        "Measure a service beside offline work, with and without protection.", "pipeline"
+    ),
+    "run-in-cgroup": _Command("Start a host process in the cgroup of its application.", None),
     "doctor": _Command("Check this installation and print fixes.", None),
 }
 

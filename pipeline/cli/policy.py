@@ -43,6 +43,7 @@ from pipeline.processors.policy.policy_in_force import KEYS, Policies, load_poli
 from pipeline.settings import Settings
 from pipeline.sources.object_files import FileObjects, objects_in
 from pipeline.sources.policy_file import (
+    LARGEST_POLICY_BYTES,
     config_map_in,
     descheduling_in,
     filter_limits,
@@ -89,7 +90,7 @@ def command(settings: Settings, file: Path, nodes: Path | None, as_json: bool) -
       springtide policy slo-controller-config.yaml --nodes nodes.json -o json | jq '."node-1"'
     """
     name = argument_name(file)
-    objects = policy_objects_in(read_argument(file), name)
+    objects = policy_objects_in(read_argument(file, LARGEST_POLICY_BYTES), name)
     read = descheduling_in(objects, name)
     descheduling, problems = read or (None, ())
     policies = None

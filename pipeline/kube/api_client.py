@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -102,6 +103,14 @@ class Api:
         self._timeout_seconds = timeout_seconds
         self.clock = clock
         self.rng = rng
+        self._server_ahead_of_monotonic: float | None = None
+
+    def server_now(self) -> float | None:
+        """The wall time of the API server (Unix time), or a little less, by its last answer; None
+        before one that states it. Objects are stamped by this clock."""
+        if self._server_ahead_of_monotonic is None:
+            return None
+        return self.clock.monotonic() + self._server_ahead_of_monotonic
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """Get the object or list at `path`. Raises the errors of `request`."""
@@ -211,10 +220,18 @@ class Api:
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
             ) as response:
                 answer = await response.read()
+        self._note_date(response.headers.get("Date"))
         REQUESTS.labels(method, str(response.status)).inc()
         if response.status >= 400:
             raise _error(method, path, response, answer)
         return answer
+
+    def _note_date(self, text: str | None) -> None:
+        try:
+            date = parsedate_to_datetime(text or "").timestamp()
+        except (ValueError, OverflowError):
+            return
+        self._server_ahead_of_monotonic = date - self.clock.monotonic()
 
 
 @contextmanager

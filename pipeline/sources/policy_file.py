@@ -5,7 +5,7 @@ Also reports the problems of a policy from any source.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ PROBLEMS = gauge(
 )
 
 _CONFIG_MAP: Final = ("ConfigMap", CONFIG_MAP)
+LARGEST_POLICY_BYTES: Final = 4 * 2**20
+"""Two ConfigMaps as kubectl prints them, each below the megabyte of the API server."""
+_MOST_NAMED: Final = 3
 _SIGS: Final = re.compile(rf"""^\s*["']?kind["']?\s*:\s*["']?{SIGS_KIND}\b""", re.MULTILINE)
 
 
@@ -69,7 +72,7 @@ def read_config_map(file: Path) -> Mapping[str, str]:
 def policy_objects(file: Path) -> list[Any]:
     """Return the objects in a file. Raises `UsageError` if it cannot be read, `InvalidPolicyError`
     if it is not YAML."""
-    return policy_objects_in(read_file(file), file)
+    return policy_objects_in(read_file(file, LARGEST_POLICY_BYTES), file)
 
 
 def policy_objects_in(text: bytes, file: Path | str) -> list[Any]:
@@ -89,18 +92,37 @@ def has_config_map(objects: Iterable[Any]) -> bool:
     return any(_kind_and_name(item) == _CONFIG_MAP for item in objects)
 
 
-def config_map_in(objects: Iterable[Any], file: Path | str) -> Mapping[str, str]:
+def config_map_in(objects: Collection[Any], file: Path | str) -> Mapping[str, str]:
     """Return the data of the ConfigMap `slo-controller-config` among the objects of a file. Raises
     `InvalidPolicyError` unless there is exactly one."""
     config_maps = [item for item in objects if _kind_and_name(item) == _CONFIG_MAP]
     if len(config_maps) != 1:
         count = f"{len(config_maps)} ConfigMaps {CONFIG_MAP}; keep one"
+        none = f"no ConfigMap {CONFIG_MAP}: {contents_text(objects)}"
         raise InvalidPolicyError(
-            f"{file} has {count if config_maps else f'no ConfigMap {CONFIG_MAP}'}",
+            f"{file} has {count if config_maps else none}",
             hint=f"give it as `kubectl get configmap {CONFIG_MAP} -n koordinator-system -o yaml` "
             f"prints it, or a {KIND}",
         )
     return config_map_data(config_maps[0], str(file))
+
+
+def contents_text(objects: Iterable[Any]) -> str:
+    """What a file has in place of the object that was looked for, such as `it is empty`."""
+    names = list(dict.fromkeys(_object_text(item) for item in objects if item is not None))
+    if not names:
+        return "it is empty"
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"it has {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _object_text(tree: Any) -> str:
+    if not isinstance(tree, dict):
+        return "text that is no object"
+    kind, name = _kind_and_name(tree)
+    if kind is None:
+        return "an object without kind"
+    return f"{kind!s:.63} {name:.253}" if isinstance(name, str) else f"{kind!s:.63}"
 
 
 def descheduling_in(objects: Iterable[Any], file: Path | str) -> Read | None:

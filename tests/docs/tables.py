@@ -52,10 +52,12 @@ _METRIC_PAGES: Final = {
     "actuators/alerts": "../reference/notifier.md#metrics",
     "actuators/cluster": "../reference/actuator.md#metrics",
     "actuators/eviction": "../reference/evictor.md",
+    "actuators/node": "../reference/node-actuator.md#what-to-watch",
     "actuators/planner": "../reference/planner.md#operation",
     "node-exporter/node_exporter": "../reference/exporter.md#metrics",
     "pipeline/agents": "operate.md#what-to-watch",
     "pipeline/extender": "../reference/extender.md#metrics",
+    "pipeline/kafka": "operate.md#what-to-watch",
     "pipeline/kube": "operate.md#what-to-watch",
     "pipeline/sources": "../reference/watcher.md#metrics",
     "pipeline/sources/cluster": "../reference/watcher.md#metrics",
@@ -74,8 +76,8 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
 }
 # Commands of roles that have a metrics page.
 _ROLES: Final = (
-    "exporter", "worker", "watcher", "provider", "actuator", "planner", "evictor", "notifier",
-    "extender",
+    "exporter", "node-actuator", "worker", "watcher", "provider", "actuator", "planner", "evictor",
+    "notifier", "extender",
 )  # fmt: skip
 _DECLARES_METRICS: Final = re.compile(
     r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
@@ -183,7 +185,10 @@ def _amount(name: str, value: float) -> str:
 def metrics_table() -> str:
     """The modules that declare metrics, by package, and the roles that import them."""
     graph = grimp.build_graph("pipeline", "actuators", "node_exporter", cache_dir=None)
-    imports = {role: graph.find_upstream_modules(f"pipeline.cli.{role}") for role in _ROLES}
+    imports = {
+        role: graph.find_upstream_modules(f"pipeline.cli.{role.replace('-', '_')}")
+        for role in _ROLES
+    }
     files: dict[str, list[str]] = defaultdict(list)
     roles: dict[str, set[str]] = defaultdict(set)
     for root in ("actuators", "node-exporter/node_exporter", "pipeline"):

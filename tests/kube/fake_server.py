@@ -20,6 +20,7 @@ class Answer(NamedTuple):
     pieces: Sequence[bytes] = ()
     status: int = 200
     retry_after: str | None = None
+    date: str | None = None
     cut: bool = False
     hangs: bool = False
 
@@ -61,6 +62,8 @@ class Fake:
         response = web.StreamResponse(status=answer.status)
         if answer.retry_after is not None:
             response.headers["Retry-After"] = answer.retry_after
+        if answer.date is not None:
+            response.headers["Date"] = answer.date
         await response.prepare(request)
         for piece in answer.pieces:
             await response.write(piece)

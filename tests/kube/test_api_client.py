@@ -85,6 +85,26 @@ async def test_attempts_are_limited(tmp_path: Path) -> None:
     assert len(server.requests) == 5
 
 
+async def test_the_clock_of_the_server_is_known_by_its_last_valid_answer(tmp_path: Path) -> None:
+    answers = [
+        Answer([b"{}"], date=date)
+        for date in ("soon", "Tue, 14 Nov 2023 22:13:20 GMT", "", "Wed, 99 Nov 9999 99:99:99 GMT")
+    ]
+    late = Answer([b"{}"], 404, date="Tue, 14 Nov 2023 23:13:20 GMT")
+    async with fake(tmp_path, *answers, late) as server:
+        assert server.api.server_now() is None
+        known = []
+        for _ in answers:
+            await server.api.get(PATH)
+            known.append(server.api.server_now())
+        with pytest.raises(NotFoundError):
+            await server.api.get(PATH)
+        last = server.api.server_now()
+    assert known[0] is None
+    assert last is not None
+    assert [*known[1:], last - 3600] == pytest.approx([1_700_000_000.0] * 4, abs=60)
+
+
 async def test_retry_after_is_respected(tmp_path: Path) -> None:
     later = Answer(status=429, retry_after="7")
     invalid = [Answer(status=429, retry_after=text) for text in ("soon", "-1", "٣")]

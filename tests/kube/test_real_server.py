@@ -18,6 +18,7 @@ from pipeline.kube.list_watch import Began, Changed, Complete, Page, follow
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings
 from pipeline.tasks import cancel_tasks
+from pipeline.times import parse_time
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
 from tests.processes import until
 
@@ -48,6 +49,8 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 async def test_an_object_is_created_changed_and_deleted(api: Api) -> None:
     created = await api.create(MAPS, config_map("one", a="1"))
+    created_at = parse_time(created["metadata"]["creationTimestamp"])
+    assert api.server_now() == pytest.approx(created_at, abs=10)
     with pytest.raises(ConflictError, match="already exists"):
         await api.create(MAPS, config_map("one"))
     patched = await api.patch(f"{MAPS}/one", {"data": {"a": None, "b": "2"}})

@@ -29,8 +29,8 @@ ANOMALIES: Final[Mapping[str, str]] = {
 DOUBTFUL: Final = ("partial", "beyond", "frozen")
 
 _LEAST_COVERAGE: Final = 0.5
-# Clocks of a kernel and of an exporter differ, by less than this.
-_MOST_SHARE: Final = 1.05
+MOST_SHARE: Final = 1.05
+"""The most that a machine uses of its capacity: clocks of a kernel and of an exporter differ."""
 _DEVIATIONS: Final = 6.0
 _LEAST_JUMP: Final = 0.2
 _RECENT_SECONDS: Final = 900.0
@@ -64,7 +64,7 @@ def is_doubtful(state: NodeStateRecord) -> bool:
     deviation = state.deviation.get("15m", UsageDeviation())
     is_frozen = deviation.stdev.cpu_cores == 0 and (deviation.mean.cpu_cores or 0) > 0
     is_beyond = any(
-        amount is not None and most is not None and amount > _MOST_SHARE * most
+        amount is not None and most is not None and amount > MOST_SHARE * most
         for amount, most in (
             (used.cpu_cores, capacity.cpu_cores), (used.memory_bytes, capacity.memory_bytes)
         )
@@ -83,7 +83,7 @@ def find_anomalies(reported: ReportedUsage, is_fresh: BoolArray) -> dict[str, Bo
         flags = {
             "missing": np.isnan(reported.usage).any(axis=1),
             "partial": reported.coverage <= _LEAST_COVERAGE,
-            "beyond": (reported.usage > _MOST_SHARE * reported.capacity).any(axis=1),
+            "beyond": (reported.usage > MOST_SHARE * reported.capacity).any(axis=1),
             # Memory may be constant; CPU usage of a running machine never is.
             "frozen": (reported.deviation[:, 0] == 0) & (reported.mean[:, 0] > 0),
             "spike": jumped.any(axis=1),

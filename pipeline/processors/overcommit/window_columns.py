@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.kubernetes.node_reservation import kubelet_reserved
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.window_batch import WindowBatch, amounts
@@ -46,15 +45,15 @@ def _whole(values: FloatArray) -> IntArray:
 def node_amounts(batch: WindowBatch, prod: Prod) -> NodeAmounts:
     """The columns of the nodes of these windows."""
     facts = [window.node for window in batch.windows]
-    capacity = amounts([node.capacity for node in facts])
-    allocatable = amounts([node.allocatable for node in facts])
+    capacity = _whole(amounts([node.capacity for node in facts]))
+    allocatable = _whole(amounts([node.allocatable for node in facts]))
     average = batch.average
     apps = np.array([_host_apps(batch, i) for i in range(len(batch))])
     return with_prod(
         NodeAmounts(
-            capacity=_whole(capacity),
-            allocatable=_whole(allocatable),
-            kubelet_reserved=kubelet_reserved(_whole(capacity), _whole(allocatable)),
+            capacity=capacity,
+            allocatable=allocatable,
+            kubelet_reserved=np.maximum(capacity - allocatable, 0),
             annotated_reserved=_whole(amounts([node.reserved for node in facts])),
             usage=round_up(average.node),
             has_usage=_has_both(average.node),

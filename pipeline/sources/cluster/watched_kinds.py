@@ -97,8 +97,8 @@ def _refuse(kind: str, manifest: msgspec.Raw, error: InvalidRecordError) -> _Met
     """Count and log an invalid object; return its identity."""
     metadata = _metadata(manifest)
     REFUSED.labels(kind).inc()
-    log.warning("invalid object refused; its last record stays", kind=kind, name=metadata.name,
-                namespace=metadata.namespace, why=error.message)  # fmt: skip
+    log.warning("invalid object refused; its last record stays", per=kind, kind=kind,
+                name=metadata.name, namespace=metadata.namespace, why=error.message)  # fmt: skip
     return metadata
 
 

@@ -310,7 +310,7 @@ class Watcher:
 
     def _report_node_problems(self, node: str, problems: tuple[PolicyProblem, ...]) -> None:
         for problem in problems:
-            log.warning("invalid policy of node", node=node, problem=str(problem))
+            log.warning("invalid policy of node", per=node, node=node, problem=str(problem))
         if problems:
             self._reporter.warn_soon(
                 {"metadata": {"name": node}}, "Node", "PolicyProblem", "; ".join(map(str, problems))
@@ -321,8 +321,8 @@ def _restore(kind: Kind, key: bytes, value: bytes | None) -> None:
     try:
         kind.restore(key, value)
     except RecordError as error:
-        log.warning("invalid record on the topic", kind=kind.name, key=repr(key)[:100],
-                    why=error.message)  # fmt: skip
+        log.warning("invalid record on the topic", per=kind.name, kind=kind.name,
+                    key=repr(key)[:100], why=error.message)  # fmt: skip
 
 
 async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:

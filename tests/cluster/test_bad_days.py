@@ -48,6 +48,9 @@ a slow machine may need three times as long."""
 WAITING_SECONDS = 30.0
 """So long they are watched to wait on."""
 PODS = 10
+REST_SECONDS = 15.0
+"""Longer than the scheduler's longest back-off: a pod that it has not tried since waits for a
+change of the cluster."""
 ATTEMPTS = 6
 """From so many on the scheduler's back-off is the longest."""
 DEFAULT_BACK_OFF = {"podInitialBackoffSeconds": 1, "podMaxBackoffSeconds": 10}
@@ -159,6 +162,21 @@ async def refuse_often(cluster: Cluster) -> None:
     await until_in_thread(are_tried, 240, _questions)
 
 
+async def scheduler_rests() -> None:
+    """Wait until the scheduler retries no pod: one that a change of the cluster met while it was
+    tried is tried once more."""
+    known, since = -1, 0.0
+
+    def rests() -> bool:
+        nonlocal known, since
+        questions, now = _questions(), time.monotonic()
+        if questions != known:
+            known, since = questions, now
+        return now - since >= REST_SECONDS
+
+    await until_in_thread(rests, explain=_questions)
+
+
 def _questions() -> int:
     counter = 'springtide_extender_requests_total{status="200",verb="filter"} '
     return sum(
@@ -192,6 +210,7 @@ async def test_without_wake_ups_pods_wait_on(cluster: Cluster, tmp_path: Path) -
     async with running(cluster, tmp_path) as feed:
         await feed.change(dict.fromkeys(NODES, HOT))
         await reason_to_wait(cluster, "waiting", cpu="100m")
+        await scheduler_rests()
         await feed.change(dict.fromkeys(NODES, COOL))
         await asyncio.sleep(WAITING_SECONDS)
         assert not any(cluster.nodes_of_pods("waiting-").values())

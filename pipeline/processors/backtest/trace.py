@@ -1,0 +1,89 @@
+"""A trace: the usage of a fleet's pods on a grid of equal steps, and where each pod ran.
+
+Step u covers the time from `start_seconds + u * step_seconds` on; its sample is the usage of that
+step. Arrays with two columns have cpu in millicores and memory in bytes. NaN is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.model.model_config import RESOURCES
+
+MEBIBYTE: Final = 2.0**20
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Trace:
+    """Usage of one scenario of a data set: k nodes, n stays of pods on nodes, s series of usage.
+
+    Stays are ordered by node, start and pod. Stay i runs on node `node_index[i]` from step
+    `start[i]` until before step `end[i]`, and uses what series `series_index[i]` used:
+    `usage[first_sample[i] + u - start[i]]` (2,) at step u. Usage is at most the limit. `requests`
+    and `limits` are (n, 2); a resource that a series does not have is 0 there, and its usage NaN.
+    `allocatable` is (k, 2). A pod that moved to another node is another pod.
+    """
+
+    dataset: str
+    scenario: str
+    step_seconds: int
+    start_seconds: int
+    steps: int
+    nodes: tuple[str, ...]
+    allocatable: FloatArray
+    pods: tuple[str, ...]
+    node_index: IntArray
+    start: IntArray
+    end: IntArray
+    requests: FloatArray
+    limits: FloatArray
+    series: tuple[str, ...]
+    series_index: IntArray
+    first_sample: IntArray
+    usage: FloatArray
+
+    @property
+    def node_starts(self) -> IntArray:
+        """The first stay of each node, and the number of stays, (k + 1,)."""
+        return np.searchsorted(self.node_index, np.arange(len(self.nodes) + 1))
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the resources that any stay uses."""
+        return tuple(name for r, name in enumerate(RESOURCES) if self.limits[:, r].any())
+
+    @property
+    def copies(self) -> float:
+        """How many pods use one series at a time, on average: 3 if a data set has three spreads of
+        the same series. Machines of different spreads are not independent."""
+        steps = np.zeros(len(self.series))
+        np.add.at(steps, self.series_index, self.end - self.start)
+        covered = [
+            _union_length(self.start[own], self.end[own])
+            for own in np.split(
+                np.argsort(self.series_index, kind="stable"),
+                np.searchsorted(np.sort(self.series_index), np.arange(1, len(self.series))),
+            )
+        ]
+        return float(steps.sum() / max(sum(covered), 1))
+
+    def stay_usage(self, stay: int) -> FloatArray:
+        """The usage of a stay, (end - start, 2). A view: do not write to it."""
+        first = int(self.first_sample[stay])
+        return self.usage[first : first + int(self.end[stay] - self.start[stay])]
+
+
+def _union_length(starts: IntArray, ends: IntArray) -> int:
+    """The number of steps that some of these spans [start, end) cover."""
+    if not len(starts):
+        return 0
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    # Each span adds what lies beyond all spans before it.
+    reached = np.maximum.accumulate(ends)
+    before = np.concatenate([starts[:1], np.maximum(reached[:-1], starts[1:])])
+    return int(np.maximum(ends - before, 0).sum())

@@ -1,0 +1,128 @@
+"""The protocol once more, slowly: from the tables of a trace, sample by sample, in exact fractions.
+
+Nothing here shares code with the product.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+
+Row = Mapping[str, Any]
+Predict = Callable[[str, int], Fraction | None]
+"""The prediction for a node at a step; None is unknown."""
+
+NAMES = {"cpu": ("cpu_m", "cpu_request_m", "cpu_limit_m"),
+         "memory": ("mem_mi", "mem_request_mi", "mem_limit_mi")}  # fmt: skip
+
+
+@dataclass
+class Machine:
+    """The scores of one machine; None where there is nothing to average."""
+
+    points: int
+    violation: Fraction | None
+    severity: Fraction | None
+    savings: Fraction | None
+    oracle_savings: Fraction | None
+
+
+def requests_at(series: Mapping[str, Row], stays: Sequence[Row], resource: str, at: int) -> int:
+    _, request, _ = NAMES[resource]
+    running = [stay for stay in stays if stay["start"] <= at < stay["end"]]
+    return sum(series[stay["series"]][request] for stay in running)
+
+
+def oracle_at(
+    series: Mapping[str, Row], stays: Sequence[Row], resource: str, at: int, horizon: int
+) -> int:
+    """The highest total, in the steps after `at`, of the pods that run at `at`."""
+    samples, _, limit = NAMES[resource]
+    highest = 0
+    for step in range(at + 1, at + horizon + 1):
+        total = 0
+        for stay in stays:
+            row = series[stay["series"]]
+            if stay["start"] <= at < stay["end"] and step < stay["end"] and row[samples]:
+                total += min(row[samples][step - row["start"]], row[limit])
+        highest = max(highest, total)
+    return min(highest, requests_at(series, stays, resource, at))
+
+
+def judge(
+    series_table: pa.Table,
+    placement: pa.Table,
+    resource: str,
+    steps: Sequence[int],
+    horizon: int,
+    predict: Predict,
+) -> dict[str, Machine]:
+    """The scores of each node of one scenario. One millicore or MiB too low is no violation."""
+    series = {row["series"]: row for row in series_table.to_pylist()}
+    stays = placement.to_pylist()
+    machines = {}
+    for node in sorted({stay["node"] for stay in stays}):
+        own = [stay for stay in stays if stay["node"] == node]
+        saved, oracle_saved, shortfalls, points = [], [], [], 0
+        for at in steps:
+            requests = requests_at(series, own, resource, at)
+            if requests == 0:
+                continue
+            points += 1
+            oracle = oracle_at(series, own, resource, at, horizon)
+            predicted = predict(node, at)
+            peak = Fraction(requests) if predicted is None else min(predicted, Fraction(requests))
+            saved.append((requests - peak) / requests)
+            oracle_saved.append(Fraction(requests - oracle, requests))
+            if peak < oracle - 1:
+                shortfalls.append((oracle - peak) / oracle)
+        machines[node] = Machine(
+            points,
+            Fraction(len(shortfalls), points) if points else None,
+            mean(shortfalls),
+            mean(saved),
+            mean(oracle_saved),
+        )
+    return machines
+
+
+def average(values: Sequence[Fraction]) -> Fraction:
+    return sum(values, Fraction(0)) / len(values)
+
+
+def mean(values: Sequence[Fraction]) -> Fraction | None:
+    return average(values) if values else None
+
+
+def hindsight_savings(
+    points: Mapping[str, Sequence[tuple[Fraction, int, int]]], rate: Fraction
+) -> Fraction:
+    """The highest savings of any factor whose mean rate of violations is at most `rate`.
+
+    `points` are (prediction, requests, oracle) of each machine. Savings fall and violations rise
+    only where a factor passes (oracle - 1) / prediction, so that only these factors are tried.
+    """
+    factors = {Fraction(0)} | {
+        (oracle - 1) / predicted
+        for machine in points.values()
+        for predicted, _, oracle in machine
+        if predicted > 0 and oracle > 1
+    }
+    best = Fraction(0)
+    for factor in factors:
+        rates, savings = [], []
+        for machine in points.values():
+            peaks = [
+                min(predicted * factor, Fraction(requests)) for predicted, requests, _ in machine
+            ]
+            pairs = list(zip(peaks, machine, strict=True))
+            missed = [peak < oracle - 1 for peak, (_, _, oracle) in pairs]
+            rates.append(Fraction(sum(missed), len(missed)))
+            savings.append(
+                average([(requests - peak) / requests for peak, (_, requests, _) in pairs])
+            )
+        if average(rates) <= rate:
+            best = max(best, average(savings))
+    return best

@@ -58,10 +58,10 @@ def table_of(
 
 
 def random_tables(
-    random: np.random.Generator, steps: int, nodes: int, series: int
+    random: np.random.Generator, steps: int, nodes: int, series: int, step_seconds: int = 300
 ) -> tuple[pa.Table, pa.Table]:
     """Series with and without memory, some of them late or short, and pods that move."""
-    metadata = METADATA | {"steps": str(steps)}
+    metadata = METADATA | {"steps": str(steps), "step_s": str(step_seconds)}
     series_rows, stays = [], []
     for number in range(series):
         start = int(random.integers(0, steps)) if random.random() < 0.5 else 0

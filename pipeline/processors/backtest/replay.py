@@ -1,0 +1,166 @@
+"""Run predictors over a trace in event time, as a worker would have run them.
+
+Windows go through the model bank, and peaks come from the function that a worker calls; a variant
+is a predictor with settings. Variants that learn alike share a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.backtest.trace_windows import windows
+from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.entity_models import NEVER
+from pipeline.processors.model.model_config import ENTITIES, NODE, ModelConfig
+from pipeline.processors.model.node_peaks import PeakColumns
+from pipeline.processors.model.peak_prediction import predict_peaks
+from pipeline.processors.model.predictor import Predictor
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
+from pipeline.processors.predictors.registry import build
+from pipeline.topics.nodes import Strategy
+
+Counts = Literal["prod", "koordinator", "pods", "node"]
+"""Which of the published numbers counts as the prediction.
+
+- `prod`: the requests of Prod less what may be reclaimed of them: what the product gives away
+- `koordinator`: the same, with a class view that has no cold start
+- `pods`: the sum of the peaks of pods, young ones counting their requests
+- `node`: the peak of the node's entity, with the margin
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A predictor with the settings of a worker: `config.strategy.predictor` decides."""
+
+    name: str
+    config: ModelConfig
+    counts: Counts = "prod"
+
+
+class Run(NamedTuple):
+    """A variant, and the steps (q,), ascending, at which it predicts."""
+
+    variant: Variant
+    at: IntArray
+
+
+@dataclass(slots=True)
+class _Group:
+    """Runs, by position, that share a bank, and the predictor of each."""
+
+    bank_config: ModelConfig
+    predictors: dict[str, Predictor] = field(default_factory=dict)
+    members: dict[int, str] = field(default_factory=dict)
+
+    def bank(self) -> Bank:
+        names = (*self.predictors,)
+        strategy = Strategy(predictor=names[0])
+        config = replace(self.bank_config, predictors=names, strategy=strategy)
+        return Bank(config, self.predictors)
+
+
+def replay(
+    trace: Trace, runs: Sequence[Run], progress: Callable[[int], None] = lambda _: None
+) -> list[FloatArray]:
+    """The predictions of each run at its steps, (k, q, 2) millicores and bytes, NaN unknown.
+
+    `progress` is called with the number of steps done. Raises `PredictorError` for a predictor that
+    cannot be made, or that fails.
+    """
+    nodes = len(trace.nodes)
+    predictions = [np.full((nodes, len(run.at), 2), np.nan) for run in runs]
+    columns = [{step: column for column, step in enumerate(run.at.tolist())} for run in runs]
+    banks = [(group.bank(), group.members) for group in _groups(runs)]
+    for step, batch in enumerate(windows(trace)):
+        for bank, members in banks:
+            bank.apply(batch)
+            for number, predictor in members.items():
+                if (column := columns[number].get(step)) is not None:
+                    variant = runs[number].variant
+                    peaks = _predict(bank, trace.nodes, variant, predictor)
+                    predictions[number][:, column] = peaks
+        progress(step + 1)
+    return predictions
+
+
+def _groups(runs: Sequence[Run]) -> list[_Group]:
+    """Runs that learn alike, together, unless two predictors with options of their own declare
+    columns of one name."""
+    groups: list[_Group] = []
+    for number, (variant, _) in enumerate(runs):
+        config = _learning(variant.config)
+        name = variant.config.strategy.predictor
+        options = variant.config.options.get(name, {})
+        predictor = build([name], {name: options} if options else {})[name]
+        # Some predictors learn what happened within the horizon.
+        horizon = variant.config.horizon_seconds if predictor.columns else None
+        key = f"{name} {sorted(options.items())!r} {horizon}"
+        for group in groups:
+            if group.bank_config == config and (
+                key in group.predictors or _fits(predictor, group.predictors)
+            ):
+                break
+        else:
+            groups.append(group := _Group(config))
+        group.predictors.setdefault(key, predictor)
+        group.members[number] = key
+    return groups
+
+
+def _learning(config: ModelConfig) -> ModelConfig:
+    """The part of the settings that shapes what is learned, besides predictors. Changes of level
+    are found only where they shorten the memory."""
+    return replace(
+        config,
+        predictors=(),
+        options={},
+        strategy=Strategy(),
+        horizon_seconds=0.0,
+        class_horizon_seconds={},
+        drift="shorten" if config.drift == "shorten" else "off",
+    )
+
+
+def _fits(predictor: Predictor, others: Mapping[str, Predictor]) -> bool:
+    taken = {column for other in others.values() for column in other.columns}
+    return taken.isdisjoint(predictor.columns)
+
+
+def _predict(bank: Bank, names: Sequence[str], variant: Variant, predictor: str) -> FloatArray:
+    """The predictions (k, 2) of a variant for all nodes."""
+    nodes = [bank.node_models[name] for name in names]
+    for node in nodes:
+        node.strategy = variant.config.strategy
+    never = np.full((len(nodes), len(ENTITIES), 2), NEVER, np.int64)
+    horizons = [variant.config.entity_horizon_seconds(entity) for entity in ENTITIES]
+    peaks = predict_peaks(
+        names,
+        nodes,
+        bank.learner.models,
+        {predictor: bank.learner.predictors[predictor]},
+        np.array(horizons),
+        predictor,
+        (never, never),
+    )
+    return _counted(peaks.by_predictor[predictor], variant.counts)
+
+
+def _counted(peaks: PeakColumns, counts: Counts) -> FloatArray:
+    prod = peaks.reclaimable
+    match counts:
+        case "prod":
+            return prod.requests - prod.amount
+        case "koordinator":
+            unused = np.maximum(prod.requests - (prod.classes_peak - prod.surplus), 0.0)
+            return prod.requests - np.minimum(prod.pods_amount, unused)
+        case "pods":
+            return prod.pods_peak
+        case "node":
+            return np.asarray(peaks.peaks[:, NODE] * TO_KUBERNETES)

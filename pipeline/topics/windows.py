@@ -182,7 +182,7 @@ def encode_window(window: Window) -> bytes:
     if not has_sample:
         return head
     rows = window.rows
-    return b"\n".join((head, _json.encode(window.node), rows.pods.data, rows.sample.data))
+    return b"\n".join((head, encode_node_facts(window.node), rows.pods.data, rows.sample.data))
 
 
 def decode_window(data: bytes) -> Window:
@@ -205,7 +205,7 @@ def decode_window(data: bytes) -> Window:
         type=head.type,
         header=rows.sample.header,
         rows=rows,
-        node=_read_facts(lines[1]),
+        node=read_node_facts(lines[1]),
         sample_offset=head.sample_offset,
         appended_ms=head.appended_ms,
         bad_values=head.bad_values,
@@ -218,7 +218,7 @@ def as_decoded(window: Window, data: bytes) -> Window:
     end = data.index(b"\n")
     head, facts = data[:end], data[end + 1 : data.index(b"\n", end + 1)]
     return msgspec.structs.replace(
-        window, node=_read_facts(facts), bad_values=decode_json(_Head, head).bad_values
+        window, node=read_node_facts(facts), bad_values=decode_json(_Head, head).bad_values
     )
 
 
@@ -229,7 +229,16 @@ def sample_offset_of(data: bytes) -> int:
     return decode_json(_Head, data if end < 0 else data[:end]).sample_offset
 
 
-def _read_facts(line: bytes) -> NodeFacts:
+def encode_node_facts(facts: NodeFacts) -> bytes:
+    """Encode facts about a node as one line of JSON."""
+    return _json.encode(facts)
+
+
+def read_node_facts(line: bytes) -> NodeFacts:
+    """Decode the line that `encode_node_facts` returned; equal lines usually give one object.
+
+    Raises `UndecodableRecordError` or `InvalidRecordError`.
+    """
     return _cached_facts(line) if len(line) <= _CACHED_BYTES else _decode_facts(line)
 
 

@@ -1,0 +1,246 @@
+"""Segments of an archive: what is written is read again, and nothing else counts."""
+
+import os
+import shutil
+from collections import defaultdict
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.archive import segment_writer
+from pipeline.archive.archive_files import (
+    SegmentMetadata,
+    archive_files,
+    file_name,
+    locked,
+    newest_segment,
+    partial_path,
+    read_metadata,
+    recover,
+    remove_before,
+)
+from pipeline.archive.archive_reader import read_table, read_windows
+from pipeline.archive.segment_writer import SegmentWriter, day_of
+from pipeline.errors import InvalidRecordError, StateError, UsageError
+from pipeline.kafka.partition import partition_of
+from pipeline.processors.archive.archive_rows import LoggedWindow
+from tests.processors.archive.random_windows import random_log
+from tests.processors.archive.window_equality import parts
+
+TODAY = date(2025, 11, 30)
+
+
+def log_of(seed: int, count: int = 30, days: int = 3) -> list[LoggedWindow]:
+    """A random log in which each node has its partition."""
+    records = random_log(np.random.default_rng(seed), count, days)
+    return [LoggedWindow(partition_of(r.window.header.node, 2), *r[1:]) for r in records]
+
+
+def write(directory: Path, records: list[LoggedWindow], segments: int = 3) -> None:
+    """Write the records as so many segments."""
+    ends = [0, 0]
+    for segment in range(segments):
+        writer = SegmentWriter(directory, segment)
+        starts = [*ends]
+        for record in _part(records, segment, segments):
+            writer.add(record)
+            ends[record.partition] = record.offset + 1
+        writer.commit(_metadata(segment, starts, ends), TODAY)
+
+
+def _part(records: list[LoggedWindow], segment: int, segments: int) -> list[LoggedWindow]:
+    size = -(-len(records) // segments)
+    return records[segment * size : (segment + 1) * size]
+
+
+def _metadata(segment: int, starts: list[int], ends: list[int]) -> SegmentMetadata:
+    offsets = tuple(zip(starts, ends, strict=True))
+    return SegmentMetadata(
+        topic="springtide.windows", cluster_id="c", topic_id="t", segment=segment, days=(),
+        offsets=offsets,
+    )  # fmt: skip
+
+
+def by_node(records: list[LoggedWindow]) -> dict[str, list[Any]]:
+    """The order of each node's records."""
+    nodes = defaultdict[str, list[Any]](list)
+    for record in records:
+        nodes[record.window.header.node].append((record[:2], parts(record.window)))
+    return dict(nodes)
+
+
+@pytest.fixture
+def small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 12)
+    monkeypatch.setattr(segment_writer, "MOST_WAITING_ROWS", 16)
+
+
+@pytest.mark.usefixtures("small_row_groups")
+@pytest.mark.parametrize("seed", range(10))
+def test_an_archive_returns_every_record_once_and_each_node_in_order(
+    tmp_path: Path, seed: int
+) -> None:
+    records = log_of(seed)
+    write(tmp_path, records)
+    back = [*read_windows(tmp_path)]
+    assert sorted(record[:2] for record in back) == sorted(record[:2] for record in records)
+    assert by_node(back) == by_node(records)
+
+
+@pytest.mark.usefixtures("small_row_groups")
+def test_windows_of_all_partitions_come_in_the_order_of_their_ends(tmp_path: Path) -> None:
+    records = sorted(log_of(0, count=60), key=lambda record: record.window.appended_ms)
+    records = [r._replace(offset=i) for i, r in enumerate(records) if r.window.type == "window"]
+    assert {record.partition for record in records} == {0, 1}
+    write(tmp_path, [r for r in records if r.partition] + [r for r in records if not r.partition])
+    back = [record.offset for record in read_windows(tmp_path)]
+    assert back == [record.offset for record in records]
+
+
+def test_each_day_has_its_folder(tmp_path: Path) -> None:
+    records = log_of(1)
+    write(tmp_path, records, segments=1)
+    days = {day_of(record) for record in records}
+    assert {file.day for file in archive_files(tmp_path)} == days
+    for day in days:
+        own = [*read_windows(tmp_path, since=day, until=day)]
+        assert sorted(r[:2] for r in own) == sorted(r[:2] for r in records if day_of(r) == day)
+    assert {path.name for path in tmp_path.iterdir()} == {f"date={day}" for day in days}
+
+
+def test_nodes_are_selected(tmp_path: Path) -> None:
+    records = log_of(2)
+    write(tmp_path, records)
+    for nodes in (["a"], ["b", "node-1.example"], ["c"]):
+        expected = sorted(r[:2] for r in records if r.window.header.node in nodes)
+        assert sorted(r[:2] for r in read_windows(tmp_path, nodes=nodes)) == expected
+        assert set(read_table(tmp_path, nodes=nodes)["node"].to_pylist()) <= {*nodes}
+
+
+def test_a_table_has_the_columns_that_were_asked_for(tmp_path: Path) -> None:
+    records = log_of(3)
+    write(tmp_path, records)
+    table = read_table(tmp_path, columns=["kind", "cpu_cores_avg"])
+    assert table.column_names == ["kind", "cpu_cores_avg"]
+    assert len(table) == sum(len(record.window.rows) for record in records)
+    with pytest.raises(UsageError, match="no column 'cpu'"):
+        read_table(tmp_path, columns=["cpu"])
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no file of an archive"):
+        [*read_windows(tmp_path)]
+    with pytest.raises(UsageError, match="cannot read"):
+        [*read_windows(tmp_path / "missing")]
+    folder = tmp_path / "date=2025-11-30"
+    folder.mkdir()
+    (folder / file_name(0)).write_bytes(b"PAR1 and something else")
+    for read in (read_windows, read_table):
+        with pytest.raises(InvalidRecordError, match="not a file of an archive"):
+            list(read(tmp_path))
+
+
+def test_the_newest_segment_has_the_position(tmp_path: Path) -> None:
+    assert newest_segment(tmp_path) is None
+    records = log_of(4)
+    write(tmp_path, records)
+    newest = newest_segment(tmp_path)
+    assert newest is not None
+    ends = [max(r.offset + 1 for r in records if r.partition == p) for p in (0, 1)]
+    assert [end for _, end in newest.offsets] == ends
+    assert newest.segment == 2
+
+
+def test_a_segment_without_windows_has_a_file_and_a_position(tmp_path: Path) -> None:
+    SegmentWriter(tmp_path, 7).commit(_metadata(7, [3, 4], [5, 4]), TODAY)
+    newest = newest_segment(tmp_path)
+    assert newest is not None
+    assert (newest.segment, newest.days, newest.offsets) == (7, ("2025-11-30",), ((3, 5), (4, 4)))
+    assert [*read_windows(tmp_path)] == []
+
+
+def test_an_interrupted_segment_is_removed_or_completed(tmp_path: Path) -> None:
+    records = log_of(5)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    write(whole, records)
+    complete = {file.path.relative_to(whole) for file in archive_files(whole)}
+    last = sorted(path for path in complete if path.name == file_name(2))
+    assert len(last) > 1
+    for renamed in range(len(last) + 1):
+        directory = tmp_path / f"renamed-{renamed}"
+        shutil.copytree(whole, directory)
+        for path in last[renamed:]:
+            day = date.fromisoformat(path.parent.name.removeprefix("date="))
+            (directory / path).rename(partial_path(directory, day, 2))
+        recover(directory)
+        left = {file.path.relative_to(directory) for file in archive_files(directory)}
+        assert left == (complete if renamed else complete - {*last})
+        assert [path for path in directory.rglob(".*") if path.is_file()] == []
+
+
+def test_a_failed_segment_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path, log_of(6))
+    before = [file.path for file in archive_files(tmp_path)]
+    writer = SegmentWriter(tmp_path, 3)
+    for record in log_of(7):
+        writer.add(record)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space"):
+        writer.commit(_metadata(3, [0, 0], [1, 1]), TODAY)
+    monkeypatch.undo()
+    writer.abandon()
+    recover(tmp_path)
+    assert [file.path for file in archive_files(tmp_path)] == before
+
+
+def test_old_days_are_removed_but_not_the_position(tmp_path: Path) -> None:
+    records = log_of(8)
+    write(tmp_path, records)
+    newest = max(file.segment for file in archive_files(tmp_path))
+    assert remove_before(tmp_path, date(2030, 1, 1)) > 0
+    assert {file.segment for file in archive_files(tmp_path)} == {newest}
+    assert remove_before(tmp_path, date(2030, 1, 1)) == 0
+    assert set(tmp_path.iterdir()) == {file.path.parent for file in archive_files(tmp_path)}
+
+
+def test_two_archivers_cannot_have_one_directory(tmp_path: Path) -> None:
+    other = locked(tmp_path / "archive")
+    with locked(tmp_path / "archive"), pytest.raises(StateError, match="another archiver writes"):
+        other.__enter__()
+    with locked(tmp_path / "archive"):
+        pass
+
+
+def test_a_flood_of_days_ends_a_segment_early(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 0)
+    records = log_of(9, count=200, days=400)
+    added = 0
+    while not writer.is_full:
+        writer.add(records[added])
+        added += 1
+    assert added < len(records)
+    assert len(writer.commit(_metadata(0, [0, 0], [0, 0]), TODAY)) == segment_writer.MOST_DAYS
+
+
+def test_metadata_say_what_a_file_holds(tmp_path: Path) -> None:
+    records = log_of(10)
+    write(tmp_path, records, segments=1)
+    days = {day_of(record).isoformat() for record in records}
+    for file in archive_files(tmp_path):
+        metadata = read_metadata(file.path)
+        assert {*metadata.days} == days
+        assert {*metadata.row_groups} == {r.partition for r in records if day_of(r) == file.day}
+
+
+def test_the_day_of_a_window_is_that_of_its_start() -> None:
+    for record in log_of(11):
+        window = record.window
+        start = window.header.window_start_ms if window.type == "window" else window.appended_ms
+        assert day_of(record) == datetime.fromtimestamp(start / 1000, UTC).date()

@@ -1,5 +1,5 @@
-"""The planner of one leader: follow the state table, the policy and former moves; write plans and
-means of node pools."""
+"""The planner of one leader: follow the state table, the policy, former moves and the history of
+nodes; write plans and means of node pools, and propose thresholds."""
 
 import asyncio
 from collections.abc import Collection
@@ -13,6 +13,7 @@ from actuators.planner.pool_means_publisher import (
 )
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
+from actuators.planner.threshold_proposals import PROPOSAL_SECONDS, PROPOSED, set_proposals
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, InvalidRecordError, KafkaError
 from pipeline.extender.decisions import Decisions, Rules
@@ -31,6 +32,7 @@ from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
+from pipeline.table.node_histories import HistoryStore
 from pipeline.table.node_pods import NodePodReader, NodePods
 from pipeline.table.strategy_inputs import MEASURED
 from pipeline.tasks import cancel_tasks, run_all
@@ -46,6 +48,7 @@ from pipeline.topics.registry import (
     EVICTION_PLANS,
     EVICTION_REQUESTS,
     FLEET,
+    PREDICTIONS,
     WORKLOADS,
     Topic,
 )
@@ -87,6 +90,14 @@ class Planner:
             topics=(WORKLOADS,), name="replicas of workloads",
             take_record=lambda _, record: self._rounds.replicas.take(record.key, record.value),
         )  # fmt: skip
+        self._store = HistoryStore()
+        self._histories = Feed(
+            Table(), client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
+            topics=(PREDICTIONS,), name="history of nodes",
+            take_record=lambda _, record: self._store.apply(
+                record.key, record.value, record.headers
+            ),
+        )  # fmt: skip
         self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
         self._rounds = ReliefRounds(
             table, self._feed.state, self._moves.state, Decisions(table, rules), self._memory,
@@ -98,7 +109,8 @@ class Planner:
         async with self._producer:
             await run_all([
                 self._feed.run(), self._follow_moves(), self._follow_policy(), self._plan(),
-                self._follow_means(), self._workloads.run(),
+                self._follow_means(), self._workloads.run(), self._histories.run(),
+                self._propose_thresholds(),
             ])  # fmt: skip
 
     def trouble(self) -> str:
@@ -143,6 +155,17 @@ class Planner:
                 log.warning("means of pools are not read, trying again", why=error.message)
                 await self._clock.sleep(LOOK_SECONDS)
         await self._means.run()
+
+    async def _propose_thresholds(self) -> None:
+        await self._feed.wait_caught_up()
+        await self._histories.wait_caught_up()
+        try:
+            while True:
+                now, expiration_seconds = self._clock.now(), self._means.expiration_seconds
+                set_proposals(self._feed.table, self._store, now, expiration_seconds)
+                await self._clock.sleep(PROPOSAL_SECONDS)
+        finally:
+            PROPOSED.clear()
 
     async def _follow_policy(self) -> None:
         """Put the descheduler configuration in force; the last one stays if it cannot be read."""

@@ -72,6 +72,9 @@ COMMANDS = {
         "Show which pods would leave hot nodes, and where they would land.", "pipeline"
     ),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
+    "recommend-thresholds": _Command(
+        "Propose thresholds of usage for node pools, by three sigma.", "pipeline"
+    ),
     "scheduler": _Command(
         "Create and check the kube-scheduler configuration; simulate targets.", "pipeline"
     ),

@@ -42,7 +42,7 @@ def apply(
         return _apply_pod(table, key, value)
     if topic is HEARTBEATS:
         return _apply_heartbeat(table, key, value)
-    node = _node_of(key)
+    node = node_of(key)
     if topic is NODE_VIEWS:
         return _apply_view(table, node, value)
     if value is None and topic is NODE_STATE:
@@ -71,7 +71,7 @@ def apply_point(
     headers: Headers = (),
 ) -> bool:
     """Apply a node state to the history alone; False if the history has a newer one."""
-    node = _node_of(key)
+    node = node_of(key)
     if value is None:
         return table.history.drop(node, position_of(headers))
     point = _record(UsagePoint, node, value)
@@ -93,7 +93,7 @@ def apply_pod_points(
     if value is None:
         raise InvalidRecordError("a window has no tombstone")
     window = decode_window(value)
-    if window.header.node != _node_of(key):
+    if window.header.node != node_of(key):
         raise KeyMismatchError(f"payload is about {window.header.node}, key about {key!r:.100}")
     return table.pod_history.put(window)
 
@@ -129,7 +129,8 @@ def _apply_view(table: Table, node: str, value: bytes | None) -> bool:
     return table.views.put(node, _record(ViewHead, node, value).generation, value)
 
 
-def _node_of(key: bytes | None) -> str:
+def node_of(key: bytes | None) -> str:
+    """The node that a key names. Raises `RecordError` if it names none."""
     if not key:
         raise InvalidRecordError("record has no key")
     try:

@@ -105,8 +105,8 @@ ROLES: Final[Mapping[str, Role]] = {
         Role(
             name="planner", task="plans how hot nodes are relieved",
             reads=(
-                NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, ALERTS,
-                EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, WORKLOADS,
+                NODES, PODS, HEARTBEATS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
+                ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, ACTIONS, WORKLOADS,
             ),
             writes=(FLEET, ALERTS, EVICTION_PLANS, ACTIONS),
         ),

@@ -35,6 +35,7 @@ from pipeline.topics.codec import Record, decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import Owner, pod_key
+from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.registry import (
     ACTIONS,
     ALERTS,
@@ -43,6 +44,7 @@ from pipeline.topics.registry import (
     NODE_STATE,
     NODES,
     PODS,
+    PREDICTIONS,
     WINDOWS,
     WORKLOADS,
     Topic,
@@ -58,6 +60,7 @@ from tests.processes import until
 from tests.processors.joined import NODE_ROW, header, joined, known_pod, pod_row
 from tests.processors.joined import view_of as view
 from tests.table.records import GIB, any_pod, node_state, running
+from tests.table.test_node_histories import entity, prediction, proposals
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -187,6 +190,22 @@ async def test_the_only_replica_of_a_workload_is_not_planned(cluster: Cluster) -
         await until(cluster.plans)
     (plan,) = await cluster.plans()
     assert [pod.uid for pod in plan.pods] == ["other"]
+
+
+async def test_thresholds_are_proposed_from_predictions_while_a_planner_leads(
+    cluster: Cluster,
+) -> None:
+    await cluster.send(PREDICTIONS, "n0", b"\x00 no JSON")
+    for name in [f"n{number}" for number in range(6)]:
+        await cluster.node(name, 8.0)
+        record = decode_json(PredictionRecord, prediction(name, node_peaks=entity(8.8, 0.8)))
+        fresh = msgspec.structs.replace(record, as_of=format_time(time.time()))
+        await cluster.write(PREDICTIONS, name, fresh)
+    async with cluster.planner():
+        await until(proposals)
+        # 55% and 5% of 16 cores.
+        assert proposals()[POLICY.pool, "node_cpu"] == 70.0
+    assert proposals() == {}
 
 
 async def test_a_node_that_asks_for_relief_gets_a_plan(cluster: Cluster) -> None:

@@ -236,6 +236,10 @@ class CgroupWriteError(KernelError):
         self.reason = reason
 
 
+class ContainerRuntimeError(SpringtideError):
+    """A container runtime breaks the protocol of NRI, or refuses the node actuator as a plugin."""
+
+
 class KubernetesError(SpringtideError):
     """A request to the API server failed.
 

@@ -1,4 +1,4 @@
-"""What this kernel offers to the node actuator: limits by knob, and other interfaces.
+"""What a machine offers to the node actuator: limits of its kernel by knob, and other interfaces.
 
 A knob counts as present if a cgroup of pods has its file, because the root of a v2 hierarchy has
 only some of the files of its children.
@@ -29,12 +29,14 @@ _USERS: Final = {
 """What needs a knob: by the knob, else by the first word of its name."""
 WRITE: Final = "write access to"
 """Begins the name of the capability to write a controller's cgroups."""
+NRI_SOCKET: Final = Path("/var/run/nri/nri.sock")
+"""Where containerd and CRI-O listen for plugins, unless they are configured otherwise."""
 _ANY_FEATURE: Final = "HRTICK"
 """A scheduler feature that each kernel has."""
 
 
 class Capability(NamedTuple):
-    """An interface of the kernel, whether it is there, and what needs it; `is_there` is None if
+    """An interface of the machine, whether it is there, and what needs it; `is_there` is None if
     that cannot be told without a cgroup of pods."""
 
     name: str
@@ -63,6 +65,19 @@ def capabilities(
     resctrl = (sys_root / "fs/resctrl/schemata").exists()
     text = "mounted" if resctrl else "not mounted or supported"
     return [*found, Capability("resctrl", resctrl, text, "resctrl")]
+
+
+def container_runtime(socket: Path | None) -> Capability:
+    """Whether the container runtime asks plugins, by its socket of NRI: that of the settings, else
+    the default one."""
+    path = socket or NRI_SOCKET
+    try:
+        is_there = path.is_socket()
+        found = "the runtime listens" if is_there else "no socket: is NRI on?"
+    except OSError as error:
+        is_there, found = False, error.strerror or "unreadable"
+    used_by = "nri_socket" if socket else "nri_socket, which is null"
+    return Capability(f"NRI at {path}", is_there, found, used_by)
 
 
 def _knob(files: CgroupFiles, knob: Knob, parent: str) -> Capability:

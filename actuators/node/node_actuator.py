@@ -14,6 +14,8 @@ from actuators.action_log import Actions
 from actuators.node import node_metrics
 from actuators.node.cgroup_writer import CgroupWriter
 from actuators.node.node_reading import NodeReading
+from actuators.node.round_copy import RoundCopy
+from actuators.node.runtime_values import RuntimeValues
 from pipeline.clock import Clock
 from pipeline.errors import KernelError
 from pipeline.logs import get_logger
@@ -42,7 +44,7 @@ LEAST_SECONDS: Final = 0.3
 class NodeActuator:
     """The rounds of one node. `modes` has the mode of each feature by its name, `follow` is called
     with the state of each round, `after_round` with that of each round whose view is fresh. `news`
-    asks for an early round."""
+    asks for an early round. `replaced` has values that answers to a container runtime replaced."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class NodeActuator:
         features: Iterable[Feature],
         reading: NodeReading,
         writer: CgroupWriter,
+        replaced: RuntimeValues,
         follow: Callable[[NodeState], None],
         after_round: Sequence[Callable[[NodeState], None]],
         actions: Actions,
@@ -60,6 +63,8 @@ class NodeActuator:
         self._settings, self._modes = settings, modes
         self._features = tuple(features)
         self._reading, self._writer, self._after_round = reading, writer, after_round
+        self._replaced = replaced
+        self._state: NodeState | None = None
         self._follow, self._actions, self._clock, self._news = follow, actions, clock, news
         self._began_at = -math.inf
         self._summary = ChangeSummary(reading.node)
@@ -137,20 +142,35 @@ class NodeActuator:
             return
         self._follow(state)
         acting, observing = self._wishes(state)
+        self._state = state
         decisions = merge_claims(acting)
-        age = self._reading.view_age_seconds()
-        held = age is None or age > self._settings.view_max_age_seconds
+        held = self._is_held()
         if held:
             decisions = hold_back(decisions, self._written)
         node_metrics.HELD.set(held)
         # A write may wait for the kernel, for example until it has reclaimed memory.
-        changes = await asyncio.to_thread(self._writer.apply, decisions)
+        changes = await asyncio.to_thread(self._apply, decisions)
         self._written = decisions
         self._note(changes)
         if not held:
             await asyncio.to_thread(self._take_steps, state)
         observed = merge_claims([*acting, *observing]) if observing else {}
         self._note(self._observations(observed))
+
+    def copy(self) -> RoundCopy | None:
+        """A copy of the last round; None before the first."""
+        if self._state is None:
+            return None
+        return RoundCopy.of(
+            self._state, self._features, self._modes, self._claims, self._written, self._is_held()
+        )
+
+    def _is_held(self) -> bool:
+        age = self._reading.view_age_seconds()
+        return age is None or age > self._settings.view_max_age_seconds
+
+    def _apply(self, decisions: Mapping[Place, Decision]) -> list[Change]:
+        return self._replaced.adopt(decisions) + self._writer.apply(decisions)
 
     def _take_steps(self, state: NodeState) -> None:
         for step in self._after_round:

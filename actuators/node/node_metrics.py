@@ -78,3 +78,12 @@ ORIGINAL_VALUES_LOST = gauge(
     "node_actuator_original_values_lost",
     "1 if the saved values of the process before could not be read, else 0.",
 )
+NRI_CONNECTED = gauge(
+    "node_actuator_nri_connected", "1 while the container runtime asks before containers start."
+)
+NRI_ANSWERS = counter(
+    "node_actuator_nri_answers",
+    "Answers to the container runtime, by result: adjusted (a container starts with limits), empty "
+    "(it needs none, or no feature acts), unknown (no view has the pod), late, failed.",
+    ["result"],
+)

@@ -17,6 +17,7 @@ from actuators.node.cgroup_files import (
 )
 from actuators.node.cgroup_inotify import CgroupInotify
 from actuators.node.cgroup_writer import CgroupWriter
+from actuators.node.container_start import ContainerStart
 from actuators.node.cpu_manager_state import CpuManagerState
 from actuators.node.eviction_requests import EvictionRequests
 from actuators.node.koordlet_metrics import KoordletMetrics
@@ -25,8 +26,10 @@ from actuators.node.memory_emergency import EmergencyKiller, emergency_mode
 from actuators.node.newest_view import NewestView
 from actuators.node.node_actuator import NodeActuator
 from actuators.node.node_reading import NodeReading
+from actuators.node.nri_plugin import NriPlugin
 from actuators.node.original_values import OriginalValues
 from actuators.node.resctrl_step import ResctrlStep, remove_groups, resctrl_marker
+from actuators.node.runtime_values import RuntimeValues
 from actuators.node.view_poll import ViewServer, follow_server
 from actuators.node.view_topic import follow_topic
 from actuators.node.write_access import check_write_access
@@ -107,18 +110,24 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
         after_round.append(series.step)
         series.serve()
         stack.callback(series.close)
+        replaced = RuntimeValues(files, originals, clock)
         actuator = NodeActuator(
-            section, modes, features, reading, writer, inotify.follow, after_round, actions, clock,
-            news,
+            section, modes, features, reading, writer, replaced, inotify.follow, after_round,
+            actions, clock, news,
         )  # fmt: skip
         page = serve_metrics("node_actuator", section.metrics_host, section.metrics_port)
         if page is not None:
             stack.callback(page.stop)
         log.info("node actuator started", node=node, modes=modes)
-        work = (
+        work = [
             actuator.run(), evictions.run(), actions.run(),
             _follow_view(settings, view, clock),
-        )  # fmt: skip
+        ]  # fmt: skip
+        if section.nri_socket is not None:
+            of_starts = CgroupFiles(cgroups)
+            stack.callback(of_starts.close)
+            starts = ContainerStart(view, of_starts, originals, layout, exporter.cgroup_parent)
+            work.append(NriPlugin(section.nri_socket, starts, actuator.copy, replaced, clock).run())
         await work_until_stopped(run_all(work))
         log.info("node actuator stopped, its limits stay", held=len(originals.values))
 

@@ -53,13 +53,13 @@ _WATCH_GROUP_SECONDS = 4.0
     "--node",
     "of_node",
     is_flag=True,
-    help="Print what this machine's kernel offers to the node actuator, what this user may write, "
-    "and nothing else.",
+    help="Print what this machine's kernel and container runtime offer to the node actuator, what "
+    "this user may write, and nothing else.",
 )
 @settings_options(
     *KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor", "exporter.cgroup_root",
     "exporter.cgroup_driver", "exporter.cgroup_parent", "exporter.proc_root", "exporter.sys_root",
-    "worker.id",
+    "node_actuator.nri_socket", "worker.id",
     "worker.nodes_file", "worker.policy_file", "extender.mode", "extender.cpu_threshold_percent",
     "extender.memory_threshold_percent", *KUBERNETES_CLIENT,
     "kubernetes.descheduler_config_name",
@@ -72,7 +72,7 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
     from worker.policy_file or the cluster; the broker, its topics and the workers' group; whether
     nodes carry the policy and report usage; whether hot nodes have a planner, plans an evictor, and
     evictions are stopped; with --scheduler-file the configuration of the scheduler. What only some
-    roles need is a warning. Nothing is changed. With --node only the kernel is asked.
+    roles need is a warning. Nothing is changed. With --node only this machine is asked.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
       springtide doctor --bootstrap-servers kafka-0:9092 -o json
     """
     if of_node:
-        print_kernel(settings.exporter, as_json)
+        print_kernel(settings, as_json)
         return
     silence_logs(settings, "aiokafka")  # the checks report its errors
     checks = list(run_checks(settings))
@@ -100,15 +100,17 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
         click.get_current_context().exit(1)
 
 
-def print_kernel(exporter: ExporterSettings, as_json: bool) -> None:
-    """Print what the kernel offers to the node actuator, and what this user may write. Raises
-    `KernelFileError`."""
-    from actuators.node.kernel_capabilities import WRITE, capabilities
+def print_kernel(settings: Settings, as_json: bool) -> None:
+    """Print what the kernel and the container runtime offer to the node actuator, and what this
+    user may write. Raises `KernelFileError`."""
+    from actuators.node.kernel_capabilities import WRITE, capabilities, container_runtime
     from actuators.node.write_access import ACCESS_HINT
 
+    exporter = settings.exporter
     found = capabilities(
         exporter.cgroup_root, exporter.proc_root, exporter.sys_root, exporter.cgroup_parent
     )
+    found.append(container_runtime(settings.node_actuator.nri_socket))
     if as_json:
         click.echo(json.dumps([capability._asdict() for capability in found]))
         return

@@ -98,6 +98,21 @@ def ensure_alertmanager(
     return _ensure_program("github.com/prometheus/alertmanager", sources, what, report)
 
 
+def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_stderr) -> Path:
+    """Return the path of the program whose `main.go` and module files are in `sources`, and build
+    it first if it is missing. Raises `ControlPlaneBuildError` if the build fails."""
+    folder = _cache_folder(sources, ("main.go", *_MODULE_FILES), name)
+    if not (folder / name).exists():
+        go = find_go()
+        with _locked_build_folder(folder, report, name) as scratch:
+            if not (folder / name).exists():
+                report(f"building {name} with Go {go.version}; takes a minute on two cores")
+                binary = scratch / name
+                _run(go, ["-ldflags", _STRIP_FLAGS, "-o", str(binary), "."], sources, report)
+                binary.replace(folder / name)
+    return folder / name
+
+
 def _ensure_program(module: str, sources: Path, what: str, report: Report, *flags: str) -> Path:
     """The program of `module` that has its name, built if it is missing."""
     name = module.rpartition("/")[2]

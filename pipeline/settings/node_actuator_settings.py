@@ -80,6 +80,13 @@ class NodeActuatorSettings(Section, frozen=True, kw_only=True):
             "the Node, else none."
         ),
     ] = Path("/var/lib/kubelet/cpu_manager_state")
+    nri_socket: Annotated[
+        Path | None,
+        Meta(
+            description="Socket of the container runtime's NRI, normally /var/run/nri/nri.sock, so "
+            "that containers start with their limits; null: they get them a moment later."
+        ),
+    ] = None
     suppression_pressure_percent: Annotated[
         Annotated[float, Meta(ge=1, le=100)] | None,
         Meta(

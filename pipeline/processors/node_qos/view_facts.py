@@ -70,7 +70,7 @@ class ViewFacts(NamedTuple):
 def view_facts(view: NodeViewRecord) -> ViewFacts:
     """Decode a view."""
     slo, problem = _slo(view)
-    pods = [_with_extended_resources(pod) for pod in view.pods]
+    pods = [with_extended_pod_resources(pod) for pod in view.pods]
     system = _json(view.annotations.get(SYSTEM_QOS), _SystemQos)
     manager = _json(view.annotations.get(CPU_MANAGER), _CpuManager)
     resources = view.resources
@@ -85,12 +85,13 @@ def view_facts(view: NodeViewRecord) -> ViewFacts:
         cpu_normalization=_ratio(view.annotations.get(RATIO)),
         offered_batch=(resources.batch if resources else None) or Resources(),
         offered_mid=(resources.mid if resources else None) or Resources(),
-        pods={pod.cgroup_uid: _pod(pod) for pod in pods},
+        pods={pod.cgroup_uid: pod_state(pod) for pod in pods},
         containers={pod.cgroup_uid: _containers(pod) for pod in pods},
     )
 
 
-def _with_extended_resources(pod: ViewPod) -> ViewPod:
+def with_extended_pod_resources(pod: ViewPod) -> ViewPod:
+    """A pod with the Batch and Mid of its annotation in its containers."""
     return msgspec.structs.replace(
         pod,
         containers=with_extended_resources(pod.containers, pod.annotations),
@@ -105,7 +106,8 @@ def _slo(view: NodeViewRecord) -> tuple[NodeSLOSpec | None, str]:
         return None, f"{error!s:.200}"
 
 
-def _pod(pod: ViewPod) -> PodState:
+def pod_state(pod: ViewPod) -> PodState:
+    """A pod of a view, without what its cgroups say."""
     batch = pod_amounts(pod.containers, pod.init_containers, BATCH)
     mid = pod_amounts(pod.containers, pod.init_containers, MID)
     return PodState(
@@ -136,15 +138,18 @@ def _pod(pod: ViewPod) -> PodState:
 def _containers(pod: ViewPod) -> dict[str, ContainerState]:
     by_name = {container.name: container for container in (*pod.init_containers, *pod.containers)}
     return {
-        id: _container(by_name[name]) for name, id in pod.container_ids.items() if name in by_name
+        id: container_state(by_name[name])
+        for name, id in pod.container_ids.items()
+        if name in by_name
     }
 
 
-def _container(container: Container) -> ContainerState:
+def container_state(container: Container, path: str = "") -> ContainerState:
+    """A container of a view, without usage."""
     batch, mid = container_amounts(container, BATCH), container_amounts(container, MID)
     return ContainerState(
         name=container.name,
-        path="",
+        path=path,
         requests=container.requests,
         limits=container.limits,
         batch=batch.requests,

@@ -1,11 +1,17 @@
 """What the kernel offers, on this machine and on described trees."""
 
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from actuators.node.kernel_capabilities import Capability, capabilities
+from actuators.node.kernel_capabilities import (
+    NRI_SOCKET,
+    Capability,
+    capabilities,
+    container_runtime,
+)
 from pipeline.cli.main import cli
 from pipeline.errors import KernelFileError
 from tests.cgroup_tree import CGROUP_ROOT, cgroup_tree
@@ -124,3 +130,19 @@ def test_without_a_cgroup_some_answers_are_unknown(tmp_path: Path) -> None:
 def test_without_a_hierarchy_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(KernelFileError):
         capabilities(tmp_path, tmp_path, tmp_path)
+
+
+def test_the_socket_of_the_container_runtime(tmp_path: Path) -> None:
+    path = tmp_path / "nri.sock"
+    name = f"NRI at {path}"
+    absent = Capability(name, False, "no socket: is NRI on?", "nri_socket")
+    assert container_runtime(path) == absent
+    path.write_text("no socket")
+    assert container_runtime(path) == absent
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listens = Capability(name, True, "the runtime listens", "nri_socket")
+        assert container_runtime(path) == listens
+    assert container_runtime(None).name == f"NRI at {NRI_SOCKET}"
+    assert "null" in container_runtime(None).used_by

@@ -16,6 +16,7 @@ from actuators.node.newest_view import NewestView
 from actuators.node.node_actuator import LEAST_SECONDS, SETTLE_SECONDS, NodeActuator
 from actuators.node.node_service import feature_modes, run
 from actuators.node.original_values import OriginalValues
+from actuators.node.runtime_values import RuntimeValues
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
 from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
@@ -77,7 +78,8 @@ class Rounds:
         actions = Actions(KafkaSettings(), node_metrics.ACTIONS_LOST)
         return NodeActuator(
             section, feature_modes(section, [self.feature.name]), [self.feature],
-            self.world.reading, CgroupWriter(files, self.originals), self.follow,
+            self.world.reading, CgroupWriter(files, self.originals),
+            RuntimeValues(files, self.originals, self.world.clock), self.follow,
             self.steps, actions, self.world.clock, self.world.news,
         )  # fmt: skip
 

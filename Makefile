@@ -8,6 +8,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Compiled modules and rewritten tests are kept: otherwise every process compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,17 +68,25 @@ PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
 # Tests that need neither broker, control plane, cgroups, virtual machine nor patience.
 PURE := not broker and not plane and not cgroups and not guest and not slow and not soak
 
-# Coverage is traced where it is enforced: in pure tests of processors and topics. The other tests
-# wait more than they work, so three files run at a time. The control plane is built beside them;
-# tests that need it come last then, and wait for it.
+# Tracing coverage doubles the time of a test: it is traced where it is enforced.
+COVERED := tests/processors tests/topics
+
+# Then tests that wait more than they work run three files at a time, and the other pure tests take
+# what they leave of the CPU. The control plane is built beside them; tests that need it come last
+# then, and wait for it.
 .PHONY: test
 test: setup lint jars ## Lint, then every test; names what this machine could not run
 ifeq ($(ARGS),)
 	@echo "plane: building it in the background if it is missing; progress is in $(VENV)/plane.log"
 	@setsid nice -n 19 $(BIN)/python -m pipeline.local.build_programs >$(VENV)/plane.log 2>&1 & \
 	  trap "kill -- -$$! 2>/dev/null || true" EXIT; \
-	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95; \
-	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))"
+	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED); \
+	  echo "test: other pure tests run beside the rest; their progress is in $(VENV)/pure.log"; \
+	  nice $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) >$(VENV)/pure.log 2>&1 & \
+	  pure=$$! failed=; \
+	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))" || failed=yes; \
+	  wait $$pure || failed=yes; \
+	  cat $(VENV)/pure.log; test -z "$$failed"
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
@@ -104,7 +114,8 @@ fuzz: setup ## Ten minutes of random requests to an extender; `make test` has ha
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(BIN)/python -m pytest tests/extender/fuzz $(ARGS)
 
 .PHONY: nightly
-nightly: setup jars ## Fuzzing, kills with 30 seeds, chaos for two hours, soak for eight
+nightly: setup jars ## Properties, fuzzing, kills with 30 seeds, chaos for two hours, soak for eight
+	@$(MAKE) test-fast ARGS=--hypothesis-profile=nightly
 	@$(MAKE) fuzz ARGS=
 	@KILL_SEEDS=30 $(BIN)/python -m pytest tests/system -k kills_at_random_moments
 	@$(MAKE) chaos ARGS="--minutes 120"

@@ -38,10 +38,11 @@ _PLANE_LAST = "TESTS_PLANE_LAST"
 def pytest_configure() -> None:
     # A shell makes its background jobs ignore Ctrl-C, and our children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Examples take as long as the machine lets them: no property fails because of that.
-    settings.register_profile(
-        "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    # Examples take as long as the machine lets them: no property fails because of that. At night
+    # there is time for more (`make nightly`); a test that needs a certain number names it.
+    untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("untimed", untimed, max_examples=25)
+    settings.register_profile("nightly", untimed, max_examples=200)
     settings.load_profile("untimed")
     os.environ.setdefault(_PLANE_LAST, str(int(not are_programs_built())))
 

@@ -82,8 +82,9 @@ async def test_no_step_of_an_answer_takes_as_long_as_a_naive_reply(table: Table)
     try:
         for path, body in (("/filter", question), ("/prioritize", question), ("/metrics", None)):
             # The machine may be busy: the shortest of several attempts counts.
-            steps, naive = [], []
-            for _ in range(12):
+            steps: list[float] = []
+            naive: list[float] = []
+            while len(steps) < 3 or (len(steps) < 12 and min(steps) >= min(naive)):
                 steps.append(await longest_step(port, path, body))
                 naive.append(naive_reply())
             assert min(steps) < min(naive), (path, sorted(steps), sorted(naive))

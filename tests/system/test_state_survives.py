@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 RESTART_SECONDS = 30
 STATIC = ("--session-timeout-seconds", "90")
 # More in `make nightly`.
-KILL_SEEDS = int(os.environ.get("KILL_SEEDS", "4"))
+KILL_SEEDS = int(os.environ.get("KILL_SEEDS", "2"))
 TAKEOVER_SECONDS = SESSION_SECONDS + 60
 
 

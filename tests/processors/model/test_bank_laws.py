@@ -25,7 +25,7 @@ CONFIG = ModelConfig(
     strategy=Strategy(cold_start_seconds=300.0, cold_start_samples=3),
     expiration_seconds=1200.0,
 )
-LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+LAWS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
 def _run(windows: list[NodeWindow]) -> Bank:

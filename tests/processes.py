@@ -45,13 +45,19 @@ def hears_sigterm(pid: int) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
+def _pause(seconds: float, since: float) -> float:
+    """Return the pause after a check that began at `since`: at least these seconds, and so long
+    that checks that start a program, such as kubectl, take at most a third of a CPU."""
+    return min(max(seconds, 2.0 * (time.monotonic() - since)), 0.5)
+
+
 def eventually(condition: Callable[[], Any], seconds: float = 60) -> bool:
     """Return whether the condition becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (now := time.monotonic()) < deadline:
         if condition():
             return True
-        time.sleep(0.02)
+        time.sleep(_pause(0.02, now))
     return bool(condition())
 
 
@@ -64,6 +70,7 @@ async def until(
     """
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if inspect.isawaitable(value):
             value = await value
@@ -72,4 +79,4 @@ async def until(
         if time.monotonic() > deadline:
             reason = f"\n{explain()}" if explain else ""
             raise AssertionError(f"not within {seconds:g} s: {value!r}{reason}")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(_pause(0.1, began))

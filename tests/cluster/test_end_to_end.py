@@ -40,7 +40,7 @@ from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-NODES, REPLICAS, HISTORY = 50, 50, 20
+NODES, REPLICAS, HISTORY = 20, 10, 20
 
 
 def recorded(number: int) -> Object:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ControlPlaneError
-from pipeline.local.control_plane import ControlPlane, local_control_plane
+from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.slo.crd_schema import KINDS
 from tests.cluster.objects import define
 from tests.crds import path_of
@@ -18,12 +18,13 @@ from tests.processors.slo.test_objects import changed, example
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with local_control_plane() as plane:
-        for kind in KINDS:
-            define(plane, str(path_of(kind)))
-        yield plane
+@pytest.fixture(scope="module", autouse=True)
+def definitions(plane: ControlPlane) -> Iterator[None]:
+    for kind in KINDS:
+        define(plane, str(path_of(kind)))
+    yield
+    for kind in KINDS:
+        plane.kubectl("delete", "-f", str(path_of(kind)))
 
 
 def put(plane: ControlPlane, document: Json) -> Json:

@@ -17,10 +17,11 @@ import numpy as np
 from pipeline.agents.koordlet_metrics import prod_amounts
 from pipeline.agents.partition_models import NodeReport, PartitionModels, PartitionWindow
 from pipeline.metrics import counter, gauge
+from pipeline.processors.accuracy.judged_peaks import judge
 from pipeline.processors.hot_nodes.detection import Applied as AppliedWindows
 from pipeline.processors.hot_nodes.detection import detect, end_alerts
 from pipeline.processors.model import bank
-from pipeline.processors.model.bank import Outcome, split_into_rounds
+from pipeline.processors.model.bank import NodeInBank, Outcome, split_into_rounds
 from pipeline.processors.model.node_peaks import PeakBatch, PeakSummary
 from pipeline.processors.model.result_records import encode_node_states, encode_prediction
 from pipeline.processors.model.window_batch import WindowBatch
@@ -128,7 +129,7 @@ def apply_end(source: PartitionWindow) -> bool:
     if models.bank.has_window_since(node, end.appended_ms):
         OLD_DEPARTURES.inc()
         return False
-    models.add_alerts(node, end_alerts((models.bank, node), _log_position(source)))
+    models.add_events(node, end_alerts((models.bank, node), _log_position(source)))
     if end.type == "retraction":
         models.retract(node, end.appended_ms)
     else:
@@ -179,7 +180,7 @@ def _with_peaks(
     outcomes: Sequence[Outcome],
     places: Sequence[int],
 ) -> list[Applied]:
-    """Compute peaks and alerts after the windows at these places of `batch`, which were applied."""
+    """Compute peaks and events after the windows at these places of `batch`, which were applied."""
     windows = [sources[place] for place in places]
     latest: dict[int, int] = {}
     for source in windows:
@@ -199,7 +200,8 @@ def _with_peaks(
     )  # fmt: skip
     detection = detect(applied_windows)
     for i, change in detection.changes:
-        windows[i].models.add_alerts(windows[i].node, [change])
+        windows[i].models.add_events(windows[i].node, [change])
+    _judge_peaks(windows, nodes, peaks)
     return [
         Applied(
             source,
@@ -214,6 +216,25 @@ def _with_peaks(
         )
         for position, source in enumerate(windows)
     ]
+
+
+def _judge_peaks(
+    windows: Sequence[PartitionWindow], nodes: Sequence[NodeInBank], peaks: PeakBatch
+) -> None:
+    """Add the records of peaks whose horizon is over to the events of their nodes."""
+    for i, ended in bank.ended_peaks(nodes, peaks):
+        source = windows[i]
+        hot_nodes = source.window.node.hot_nodes
+        record = judge(
+            ended,
+            node=source.node,
+            pool=hot_nodes.pool if hot_nodes else "",
+            decides=peaks.decides[i],
+            horizon_seconds=bank.horizon_seconds(nodes[i]),
+            end_ms=source.window.header.window_end_ms,
+            position=_log_position(source),
+        )
+        source.models.add_events(source.node, [record])
 
 
 def encode_applied(applied: Sequence[Applied]) -> list[NodeReport]:

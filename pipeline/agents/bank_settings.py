@@ -43,6 +43,7 @@ def model_config(settings: Settings) -> ModelConfig:
             for name, own in model.classes.items()
             if own.horizon_seconds is not None
         },
+        accuracy_interval_seconds=model.accuracy_interval_seconds,
         predictors=model.predictors,
         options=model.predictor_options,
         drift=model.drift,

@@ -131,9 +131,9 @@ class CheckpointRounds:
 
     def _is_valid(self, generation: int, joined: int) -> bool:
         """Whether a round that began with these may go on: owned, no log truncated since, and all
-        changes of alerts delivered, which a replay would not find again."""
+        events delivered, which a replay would not find again."""
         unchanged = self._model.generation == generation and self._joined >= joined
-        return self._model.owned and unchanged and not self._model.alerts
+        return self._model.owned and unchanged and not self._model.events
 
     def _capture(self, nodes: Sequence[str]) -> dict[str, Keyed]:
         """Encode the checkpoints of those of `nodes` that have a window."""

@@ -1,13 +1,14 @@
-"""The model agent: windows in; predictions, resources, node states and alerts out.
+"""The model agent: windows in; predictions, resources, node states, alerts and judged peaks out.
 
 Each applied window gives a node state, resources if the node has overcommit, and a prediction if
 one is due. If several windows of a node are applied at once, only the newest results are published:
-the result topics are tables. Alerts are a log: every change of an alert is published.
+the result topics are tables. Alerts and judged peaks are logs: every one of these events is
+published.
 
 All results are a function of `windows` up to an offset. Models and position change together,
 without an await in between, so a checkpoint is exact at any moment. Results are published
 afterwards. If that fails, the worker ends, and recovery publishes them again. No checkpoint covers
-a change of an alert that is not delivered (`CheckpointRounds`), so a replay finds it again.
+an event that is not delivered (`CheckpointRounds`), so a replay finds it again.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from pipeline.agents import node_events
 from pipeline.agents.apply_windows import (
     PendingReport,
     apply_in_order,
@@ -36,6 +38,7 @@ from pipeline.agents.failed_windows import (
     node_of,
 )
 from pipeline.agents.koordlet_metrics import ProdAmounts, predictor_labels
+from pipeline.agents.node_events import NodeEvent
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import (
     ModelRules,
@@ -51,12 +54,10 @@ from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import run_all
-from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.checkpoints import FIRST_GENERATION, SkippedWindow, skip_key
-from pipeline.topics.codec import encode_json, encode_pack
+from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
 from pipeline.topics.registry import (
-    ALERTS,
     CHECKPOINTS,
     NODE_STATE,
     PREDICTIONS,
@@ -71,14 +72,6 @@ log = get_logger(__name__)
 OVERSIZED = counter(
     "worker_oversized_results", "Results larger than the record limit, not published.", ["topic"]
 )
-
-ALERT_CHANGES = counter(
-    "worker_alert_changes",
-    "Published changes of alerts of hot nodes; a recovery may publish one again.",
-    ["rule", "transition"],
-)
-ALERTS_AT_ONCE: Final = 500
-"""Changes of alerts in one append: a backlog may have thousands."""
 
 NamedReport = tuple[str, NodeReport | None]
 """A node and the report to publish; None if the node was deleted."""
@@ -109,7 +102,7 @@ class ModelCursor(PartitionModels):
         retracted: dict[str, int] | None = None,
         failures: FailedWindows | None = None,
         departed: DepartedNodes | None = None,
-        alerts: dict[str, tuple[AlertRecord, ...]] | None = None,
+        events: dict[str, tuple[NodeEvent, ...]] | None = None,
     ) -> None:
         super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
         self.next_offset = next_offset
@@ -118,7 +111,7 @@ class ModelCursor(PartitionModels):
         self.generation = generation
         self.failures = failures or FailedWindows()
         self.departed = departed or DepartedNodes()
-        self.alerts = alerts or {}
+        self.events = events or {}
         # Whether the last published resources of a node exist; missing if unknown.
         self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
@@ -201,7 +194,7 @@ class ModelCursor(PartitionModels):
 
     def _values(self) -> tuple[dict[str, Any], ...]:
         return (
-            self.counters, self.reports, self.retracted, self.amounts, self.alerts, self._replayed
+            self.counters, self.reports, self.retracted, self.amounts, self.events, self._replayed
         )  # fmt: skip
 
     async def apply_alone(self, record: LogRecord, apply: Callable[[], T]) -> T | None:
@@ -301,26 +294,22 @@ class ModelCursor(PartitionModels):
             if node in self.reports and self.reports[node] is None:
                 del self.reports[node]
 
-    async def publish_alerts(self) -> None:
-        """Publish changes of alerts, in order for each node, and wait for their delivery.
+    async def publish_events(self) -> None:
+        """Publish events, in order for each node and topic, and wait for their delivery.
 
-        Those that are not delivered stay in `alerts`, which keeps checkpoints back.
+        Those that are not delivered stay in `events`, which keeps checkpoints back.
         """
-        changes = [(node, change) for node, own in self.alerts.items() for change in own]
-        topic, partition = ALERTS.full_name(self.rules.prefix), self.ownership.partition
-        for start in range(0, len(changes), ALERTS_AT_ONCE):
+        events = [(node, event) for node, own in self.events.items() for event in own]
+        for topic, batch in node_events.batches(events):
             if not self.owned:
                 return
-            batch = changes[start : start + ALERTS_AT_ONCE]
-            records = [Keyed(node.encode(), encode_json(change)) for node, change in batch]
-            await self.output.append(topic, partition, records)
-            for node, change in batch:
-                ALERT_CHANGES.labels(change.rule, change.transition).inc()
-                remaining = self.alerts[node][1:]
-                if remaining:
-                    self.alerts[node] = remaining
-                else:
-                    del self.alerts[node]
+            full_name, partition = topic.full_name(self.rules.prefix), self.ownership.partition
+            await self.output.append(full_name, partition, node_events.encode(batch))
+            for node, event in batch:
+                node_events.count(event)
+                self.events[node] = tuple(e for e in self.events[node] if e is not event)
+                if not self.events[node]:
+                    del self.events[node]
 
     def take_published(self) -> set[str]:
         """Return and reset the nodes whose results were published since the last call."""
@@ -410,7 +399,7 @@ def _apply_or_abandon(
 
 async def _publish(cursor: ModelCursor, refused: Refused, reports: Sequence[NamedReport]) -> None:
     await cursor.refuse(refused)
-    await cursor.publish_alerts()
+    await cursor.publish_events()
     await cursor.publish(reports)
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.agents.departed_nodes import DepartedNodes
+from pipeline.agents.node_events import NodeEvent
 from pipeline.agents.ownership import Ownership
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.bank import Bank
-from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.checkpoints import FIRST_GENERATION
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import Window
@@ -81,8 +81,8 @@ class PartitionModels:
     `generation` is that of results: readers order them by generation and offset, and a truncated
     log gives offsets again. `departed` has the workloads of departed nodes. `joined` is the
     highest sample offset in the applied windows from `rejoined_from` on: samples were truncated
-    when `windows` ended there. `alerts` maps a node to the changes of its alerts that are not
-    delivered yet, in order.
+    when `windows` ended there. `events` maps a node to its events that are not delivered yet,
+    in order.
     """
 
     ownership: Ownership
@@ -97,7 +97,7 @@ class PartitionModels:
     joined: int = field(default=-1, init=False)
     rejoined_from: int = field(default=0, init=False)
     departed: DepartedNodes = field(default_factory=DepartedNodes, init=False)
-    alerts: dict[str, tuple[AlertRecord, ...]] = field(default_factory=dict, init=False)
+    events: dict[str, tuple[NodeEvent, ...]] = field(default_factory=dict, init=False)
 
     @property
     def owned(self) -> bool:
@@ -117,10 +117,10 @@ class PartitionModels:
         """Give up the partition after a failure: no checkpoint may be written of these models."""
         self.intact = self.ownership.owned = False
 
-    def add_alerts(self, node: str, changes: Sequence[AlertRecord]) -> None:
-        """Add changes of the alerts of `node` to those that are to be published."""
-        if changes:
-            self.alerts[node] = (*self.alerts.get(node, ()), *changes)
+    def add_events(self, node: str, events: Sequence[NodeEvent]) -> None:
+        """Add events of `node` to those that are to be published."""
+        if events:
+            self.events[node] = (*self.events.get(node, ()), *events)
 
     def retract(self, node: str, deleted_ms: int) -> None:
         """Withdraw the results of a deleted node; its models stay, in case it returns soon."""

@@ -195,7 +195,7 @@ class Recovery:
         # A paused worker may have published results of these nodes after their tombstones.
         present = set(model.bank.nodes) - model.retracted.keys()
         deleted = cluster_state.deleted_nodes.keys() - present
-        await model.publish_alerts()
+        await model.publish_events()
         await model.publish([*model.reports.items(), *((node, None) for node in sorted(deleted))])
         hand_over = partial(self.handover.put, model)
         join = JoinCursor(
@@ -291,7 +291,7 @@ class Recovery:
             ownership, previous.next_offset, previous.bank, self.output, self.model_rules,
             joined=previous.joined, reports=previous.reports, counters=previous.counters,
             retracted=previous.retracted, failures=failures, departed=previous.departed,
-            generation=cuts[0], rejoined_from=cuts[1], alerts=previous.alerts,
+            generation=cuts[0], rejoined_from=cuts[1], events=previous.events,
         )  # fmt: skip
         first, end = bounds
         if first > model.next_offset:
@@ -309,8 +309,8 @@ class Recovery:
         partition, logged_at = model.ownership.partition, self.clock.monotonic()
         async for records in reader.read(self._topic(WINDOWS), partition, start, end):
             await replay(model, records, covers)
-            # Changes of alerts may not have been published before; a repeat changes nothing.
-            await model.publish_alerts()
+            # Events may not have been published before; a repeat changes nothing.
+            await model.publish_events()
             REPLAYED.inc(len(records))
             if self.clock.monotonic() - logged_at > _LOG_SECONDS:
                 logged_at = self.clock.monotonic()

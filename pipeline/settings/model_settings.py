@@ -135,6 +135,13 @@ class ModelSettings(Section, frozen=True, kw_only=True):
             "it, see docs/explanation/models.md."
         ),
     ] = 86_400.0
+    accuracy_interval_seconds: Annotated[
+        PositiveSeconds,
+        Meta(
+            description="How often a predicted peak of Prod is remembered, to be held against what "
+            "happens until its horizon is over; at least a 288th of the horizon."
+        ),
+    ] = 3600.0
     training_statistic: Annotated[
         Literal["avg", "p90", "p95", "max", "last"],
         Meta(description="Statistic of a window that models learn from."),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from pipeline.topics.registry import (
+    ACCURACY,
     ACTIONS,
     ALERTS,
     CHECKPOINTS,
@@ -68,8 +69,8 @@ _WORKER_READS: Final = (
     SAMPLES, NODES, PODS, FLEET, WINDOWS, NODE_STATE, RECOMMENDATIONS, CHECKPOINTS,
 )  # fmt: skip
 _WORKER_WRITES: Final = (
-    WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE, NODE_VIEWS, ALERTS, RECOMMENDATIONS, CHECKPOINTS,
-    DEAD_LETTERS,
+    WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE, NODE_VIEWS, ALERTS, ACCURACY, RECOMMENDATIONS,
+    CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 
 ROLES: Final[Mapping[str, Role]] = {

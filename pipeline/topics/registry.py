@@ -41,11 +41,11 @@ class Topic:
     key: str
     value: str
     written_by: str
+    record: str
     codec: Codec = "json"
     max_bytes: int = MAX_RECORD_BYTES
     retention_ms: int | None = None
     compaction_lag_ms: int = 0
-    record: str | None = None
     in_transactions: bool = False
     partitions: int | None = None
 
@@ -175,7 +175,8 @@ ACTIONS: Final = Topic(
 )  # fmt: skip
 ACCURACY: Final = Topic(
     name="accuracy", key="node", retention_ms=30 * DAY_MS,
-    value="past predictions compared with usage", written_by="model agent",
+    value="predicted peaks of Prod held against usage", written_by="model agent",
+    record="accuracy",
 )  # fmt: skip
 RECOMMENDATIONS: Final = Topic(
     name="recommendations", key="namespace/kind/name",
@@ -195,14 +196,10 @@ DEAD_LETTERS: Final = Topic(
 
 TOPICS: Final = (
     SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
-    NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, RECOMMENDATIONS,
-    CHECKPOINTS, DEAD_LETTERS,
+    NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, ACCURACY,
+    RECOMMENDATIONS, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
-
-PLANNED_TOPICS: Final = (ACCURACY,)
-"""Topics whose names and keys are reserved. No role writes them yet, and nothing creates them."""
-
 
 _IN_TRANSACTIONS: Final = {topic.name for topic in TOPICS if topic.in_transactions}
 
@@ -215,10 +212,9 @@ def is_in_transactions(full_name: str) -> bool:
 def markdown_table() -> str:
     """The registry as the table of docs/reference/topics.md."""
     lines = ["| topic | key | value | codec | kept | written by |", "|---|---|---|---|---|---|"]
-    for topic in (*TOPICS, *PLANNED_TOPICS):
-        writer = f"{topic.written_by} (not yet)" if topic in PLANNED_TOPICS else topic.written_by
+    for topic in TOPICS:
         lines.append(
             f"| `springtide.{topic.name}` | {topic.key} | {topic.value} | {topic.codec} "
-            f"| {topic.retention_text} | {writer} |"
+            f"| {topic.retention_text} | {topic.written_by} |"
         )
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import departure, encode_window, retraction
 from tests.agents.fakes import APPENDED_MS, MemoryBroker
 
-CONFIG = ModelConfig(expiration_seconds=60)
+CONFIG = ModelConfig(expiration_seconds=60, horizon_seconds=60.0, accuracy_interval_seconds=20.0)
 
 
 def window(

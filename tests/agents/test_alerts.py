@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.agents import model_agent
+from pipeline.agents import model_agent, node_events
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.processors.model.bank import Bank
@@ -48,7 +48,7 @@ async def process_cut(broker: MemoryBroker, cuts: Iterable[int]) -> None:
 
 def test_every_transition_of_a_backlog_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bounded appends, although only the newest node state is."""
-    monkeypatch.setattr(model_agent, "ALERTS_AT_ONCE", 3)
+    monkeypatch.setattr(node_events, "EVENTS_AT_ONCE", 3)
     broker, _ = hot_log(4, "a", "b")
     expected = undisturbed(broker)
     model, output = cursor_over(broker)
@@ -66,7 +66,7 @@ def test_every_transition_of_a_backlog_is_published(monkeypatch: pytest.MonkeyPa
     found = without_repeats(published_alerts(broker))
     assert found == expected
     assert [record.transition for record in found["a"]] == TRANSITIONS * 4
-    assert (max(sizes), sum(sizes), model.alerts) == (3, 32, {})
+    assert (max(sizes), sum(sizes), model.events) == (3, 32, {})
 
 
 def eventful_log() -> MemoryBroker:
@@ -181,7 +181,7 @@ async def test_round_waits_for_alerts_that_are_being_published() -> None:
     broker.latency = lambda: 50
     applying = asyncio.create_task(owner.apply())
     await asyncio.sleep(0)
-    assert owner.model.alerts
+    assert owner.model.events
     await owner.rounds.write(1e-9)
     assert len(published_alerts(broker)) == 4
     await applying
@@ -195,10 +195,10 @@ async def test_kept_partition_publishes_alerts_that_it_had_not_delivered() -> No
     model = owner.model
     model.ownership.owned = False
     model_agent.apply_batches([(model, broker.records("t.windows"))])
-    assert model.alerts.keys() == {"a"}
+    assert model.events.keys() == {"a"}
     again = await Owner(broker, "first").load(previous=owner.shard)
     assert [record.transition for record in published_alerts(broker)] == TRANSITIONS
-    assert again.model.alerts == {}
+    assert again.model.events == {}
 
 
 async def test_window_that_fails_leaves_no_alert() -> None:
@@ -208,9 +208,9 @@ async def test_window_that_fails_leaves_no_alert() -> None:
     await model.process(records[:2])
     saved = model.save("a")
     model_agent.apply_batches([(model, records[2:3])])
-    assert model.alerts.keys() == {"a"}
+    assert model.events.keys() == {"a"}
     model.restore("a", saved)
-    assert model.alerts == {}
+    assert model.events == {}
     model.next_offset = 2
     await model.process(records[2:])
     assert [record.transition for record in published_alerts(broker)] == TRANSITIONS

@@ -77,14 +77,14 @@ def _a_little_later(source: PartitionWindow) -> PartitionWindow:
 
 def alerts_dropped() -> None:
     """The worker publishes no change of the alerts in odd partitions."""
-    publish = ModelCursor.publish_alerts
+    publish = ModelCursor.publish_events
 
     async def publish_some(self: ModelCursor) -> None:
         if self.ownership.partition % 2:
-            self.alerts.clear()
+            self.events.clear()
         await publish(self)
 
-    ModelCursor.publish_alerts = publish_some  # type: ignore[method-assign]
+    ModelCursor.publish_events = publish_some  # type: ignore[method-assign]
 
 
 def offers_doubled() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.field_texts import field_texts, structs_of
@@ -17,7 +18,7 @@ from pipeline.topics.recommendations import RecommendationRecord
 
 RECORDS: Final = (
     NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
-    PoolMeansRecord, EvictionRequestRecord,
+    AccuracyRecord, PoolMeansRecord, EvictionRequestRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",

@@ -38,7 +38,8 @@ SESSION_SECONDS = 12
 CHECKPOINT_SECONDS = 2
 READ_SECONDS = 600
 TOPICS = (
-    "windows", "predictions", "node-state", "resources", "alerts", "checkpoints", "dead-letters",
+    "windows", "predictions", "node-state", "resources", "alerts", "accuracy", "checkpoints",
+    "dead-letters",
 )  # fmt: skip
 
 
@@ -81,8 +82,10 @@ class Stage:
                 session_timeout_seconds=SESSION_SECONDS,
                 checkpoint_interval_seconds=CHECKPOINT_SECONDS,
             ),
-            # Short, so that pods expire during a test.
-            model=ModelSettings(expiration_seconds=60.0),
+            # Short, so that pods expire, and peaks are judged, during a test.
+            model=ModelSettings(
+                expiration_seconds=60.0, horizon_seconds=60.0, accuracy_interval_seconds=20.0
+            ),
         )
 
     def topic(self, name: str) -> str:
@@ -119,6 +122,8 @@ class Worker:
             *("--session-timeout-seconds", str(SESSION_SECONDS)),
             *("--checkpoint-interval-seconds", str(CHECKPOINT_SECONDS)),
             *("--expiration-seconds", str(settings.model.expiration_seconds)),
+            *("--horizon-seconds", str(settings.model.horizon_seconds)),
+            *("--accuracy-interval-seconds", str(settings.model.accuracy_interval_seconds)),
             *("--metrics-host", "127.0.0.1", "--metrics-port", "0"),
             *("--data-dir", str(directory / "faust")),
             *(("--instance-id", instance) if instance else ()),

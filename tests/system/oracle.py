@@ -23,7 +23,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.topics.alerts import RULES, AlertRecord
 from pipeline.topics.checkpoints import NodeCheckpoint, parse_key
-from pipeline.topics.codec import decode_json, decode_pack, encode_json
+from pipeline.topics.codec import decode_pack, encode_json
 from pipeline.topics.node_state import Counters
 from pipeline.topics.windows import decode_window
 from tests.system.harness import Logs, Record
@@ -40,12 +40,16 @@ class Canonical(NamedTuple):
     checkpoint: bytes
 
 
+EVENT_TOPICS = {"alerts": "changes of alerts", "accuracy": "judged peaks"}
+"""Topics of events of nodes, and what problems call these."""
+
+
 @dataclass
 class Expected:
     """The results of an undisturbed run.
 
-    `results` has the canonical result of each window by kind, partition and offset, `alerts` the
-    canonical changes of each node's alerts, in order.
+    `results` has the canonical result of each window by kind, partition and offset, `events` the
+    canonical events of each node by topic, in order.
     """
 
     results: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
@@ -53,7 +57,9 @@ class Expected:
     departed: set[str] = field(default_factory=set)
     retracted: set[str] = field(default_factory=set)
     counters: dict[str, Counters] = field(default_factory=dict)
-    alerts: dict[str, list[bytes]] = field(default_factory=dict)
+    events: dict[str, dict[str, list[bytes]]] = field(
+        default_factory=lambda: {topic: {} for topic in EVENT_TOPICS}
+    )
 
 
 def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> Expected:
@@ -72,8 +78,10 @@ def undisturbed(windows: Mapping[int, Sequence[Record]], settings: Settings) -> 
             for kind, offset, value in _every_result(decoded):
                 expected.results[kind, partition, offset] = canonical_result(value)
         expected.retracted |= cursor.retracted.keys()
-        for node, changes in cursor.alerts.items():
-            expected.alerts[node] = [canonical_result(encode_json(change)) for change in changes]
+        for node, own in cursor.events.items():
+            for event in own:
+                events = expected.events["alerts" if isinstance(event, AlertRecord) else "accuracy"]
+                events.setdefault(node, []).append(canonical_result(encode_json(event)))
         for node, last in cursor.reports.items():
             if last is None:
                 expected.departed.add(node)
@@ -130,7 +138,7 @@ def differences(logs: Logs, expected: Expected) -> list[str]:
         ):
             if node in have and have[node] != wanted:
                 found.append(f"{node}: {kind} differs{_first_difference(have[node], wanted)}")
-    return found + impossible_results(logs, expected) + alert_differences(logs, expected)
+    return found + impossible_results(logs, expected) + event_differences(logs, expected)
 
 
 def impossible_results(logs: Logs, expected: Expected) -> list[str]:
@@ -150,31 +158,36 @@ def impossible_results(logs: Logs, expected: Expected) -> list[str]:
     return found
 
 
-def alert_differences(logs: Logs, expected: Expected) -> list[str]:
-    """Describe nodes whose changes of alerts, without repeats, are not those of one pass in order.
+def event_differences(logs: Logs, expected: Expected) -> list[str]:
+    """Describe nodes whose events, without repeats, are not those of one pass in order.
 
     The planner's alerts, which do not follow from windows, are left out.
     """
-    published: dict[str, dict[bytes, None]] = {}
-    for records in logs.get("alerts", {}).values():
-        for record in records:
-            change = decode_json(AlertRecord, record.value or b"")
-            if change.rule in RULES:
-                changes = published.setdefault(change.node, {})
-                changes.setdefault(canonical_result(record.value or b""))
     found: list[str] = []
-    for node in sorted(expected.alerts.keys() | published.keys()):
-        have, want = [*published.get(node, ())], expected.alerts.get(node, [])
-        if missing := [change for change in want if change not in have]:
-            count = f"all {len(want)}" if missing == want else f"{len(missing)} of {len(want)}"
-            found.append(f"{node}: {count} changes of alerts missing, first {missing[0]!r}")
-        if invented := [change for change in have if change not in want]:
-            found.append(
-                f"{node}: {len(invented)} changes of alerts that never were so, first "
-                f"{invented[0]!r}"
-            )
-        if not missing and not invented and have != want:
-            found.append(f"{node}: changes of alerts are out of order")
+    for topic, words in EVENT_TOPICS.items():
+        published: dict[str, dict[bytes, None]] = {}
+        for records in logs.get(topic, {}).values():
+            for record in records:
+                event = msgspec.json.decode(record.value or b"")
+                if topic != "alerts" or event["rule"] in RULES:
+                    events = published.setdefault(event["node"], {})
+                    events.setdefault(canonical_result(record.value or b""))
+        wanted = expected.events[topic]
+        for node in sorted(wanted.keys() | published.keys()):
+            problems = _differences([*published.get(node, ())], wanted.get(node, []), words)
+            found += [f"{node}: {problem}" for problem in problems]
+    return found
+
+
+def _differences(have: list[bytes], want: list[bytes], words: str) -> list[str]:
+    found = []
+    if missing := [event for event in want if event not in have]:
+        count = f"all {len(want)}" if missing == want else f"{len(missing)} of {len(want)}"
+        found.append(f"{count} {words} missing, first {missing[0]!r}")
+    if invented := [event for event in have if event not in want]:
+        found.append(f"{len(invented)} {words} that never were so, first {invented[0]!r}")
+    if not missing and not invented and have != want:
+        found.append(f"{words} are out of order")
     return found
 
 

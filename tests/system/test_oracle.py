@@ -16,16 +16,22 @@ from tests.processors.joined import GIB, NODE_ROW, header, joined, pod_row
 from tests.system.harness import Logs, Record
 from tests.system.oracle import (
     Expected,
-    alert_differences,
     applied_twice,
     differences,
+    event_differences,
     impossible_results,
     undisturbed,
 )
 
 Result = dict[str, Any]
 
-SETTINGS = Settings(model=ModelSettings(expiration_seconds=CONFIG.expiration_seconds))
+SETTINGS = Settings(
+    model=ModelSettings(
+        expiration_seconds=CONFIG.expiration_seconds,
+        horizon_seconds=CONFIG.horizon_seconds,
+        accuracy_interval_seconds=CONFIG.accuracy_interval_seconds,
+    )
+)
 """The settings of the owners of partitions."""
 
 
@@ -103,7 +109,7 @@ def test_an_impossible_result_is_detected_even_if_overwritten(
 
 def gathered(broker: MemoryBroker) -> Logs:
     """Return the topics of partition 0."""
-    topics = ("windows", "predictions", "node-state", "alerts", "checkpoints")
+    topics = ("windows", "predictions", "node-state", "alerts", "accuracy", "checkpoints")
     return {
         topic: {
             0: [
@@ -151,7 +157,7 @@ async def hot_logs() -> tuple[Logs, Expected]:
 async def test_every_change_of_an_alert_is_accepted_repeatedly() -> None:
     logs, expected = await hot_logs()
     changes = logs["alerts"][0]
-    assert {node: len(own) for node, own in expected.alerts.items()} == {"a": 8, "b": 8}
+    assert {node: len(own) for node, own in expected.events["alerts"].items()} == {"a": 8, "b": 8}
     about_pool = msgspec.json.decode(changes[0].value or b"") | {"rule": "all_nodes_hot"}
     changes += [*changes[5:], record(99, msgspec.json.encode(about_pool))]
     assert differences(logs, expected) == []
@@ -188,5 +194,22 @@ async def test_a_wrong_log_of_alerts_is_detected(
 ) -> None:
     logs, expected = await hot_logs()
     seed_mistake(logs["alerts"][0])
-    found = alert_differences(logs, expected)
+    found = event_differences(logs, expected)
     assert any(says in problem for problem in found), found
+
+
+async def test_every_judged_peak_is_accepted_repeatedly_and_a_missing_one_detected() -> None:
+    broker, _ = make_log(20, "a", "b")
+    owner = await Owner(broker, "worker").load()
+    await owner.apply()
+    await owner.round()
+    logs = gathered(broker)
+    expected = undisturbed(logs["windows"], SETTINGS)
+    judged = logs["accuracy"][0]
+    assert {node: len(own) for node, own in expected.events["accuracy"].items()} == {"a": 3, "b": 3}
+    judged += judged[1:]
+    assert differences(logs, expected) == []
+    logs["accuracy"][0] = [each for each in judged if each.key != b"b"]
+    assert any(
+        "b: all 3 judged peaks missing" in problem for problem in event_differences(logs, expected)
+    )

@@ -140,6 +140,7 @@ async def has_results(stage: Stage) -> None:
 async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, seed: int) -> None:
     run = await run_with_kills(broker, tmp_path, seed, kills=10, partitions=2 + seed % 3)
     assert run.problems() == []
+    assert any(run.logs["accuracy"].values()), "peaks were judged"
     assert run.late(RESTART_SECONDS) == []
 
 

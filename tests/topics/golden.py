@@ -16,6 +16,12 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.topics import windows
+from pipeline.topics.accuracy import (
+    AccuracyRecord,
+    Judgement,
+    PeakAmounts,
+    PredictorJudgement,
+)
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert, Pressure
 from pipeline.topics.checkpoints import (
@@ -393,6 +399,18 @@ MARKER = RoundMarker(epoch=12, round=3, generation=0, resume=640, joined=1234, n
 SKIPPED = SkippedWindow(node=HEADER.node, epoch=12, offset=641, error="a predictor failed")
 DEPARTED = DepartedNode(node=HEADER.node, end_ms=HEADER.window_end_ms, state=bytes(range(256)))
 CLAIM = Claim(member="worker-0", claimed_at="2023-11-14T22:14:00.250Z")
+ACCURACY = AccuracyRecord(
+    node=HEADER.node, as_of="2023-11-15T22:14:00Z", generation=1, offset=900, epoch=12,
+    made_at="2023-11-14T22:14:00Z", horizon_seconds=86400.0, pool="large", decides="percentile",
+    requests=PeakAmounts(cpu=4000.0, memory=None), highest=PeakAmounts(cpu=3100.5, memory=2.0**33),
+    known_share_cpu=1.0, known_share_memory=0.25,
+    predictors={
+        "percentile": PredictorJudgement(
+            cpu=Judgement(peak=3000.0, violated=True, severity=0.0324, savings=0.25),
+            memory=Judgement(peak=2.0**32),
+        )
+    },
+)  # fmt: skip
 DEAD_LETTER = dead_letter(
     "springtide.samples", 3, 99, b"node-1", b"\xff\x00 no Arrow", InvalidRecordError("no rows")
 )
@@ -435,6 +453,7 @@ GOLDEN = (
     _json("resources", NODE_RESOURCES),
     _json("node-views", NODE_VIEW),
     _json("actions", ACTION),
+    _json("accuracy", ACCURACY),
     _json("alerts", ALERT),
     _json("eviction-plans", EVICTION_PLAN),
     _json("eviction-requests", EVICTION_REQUEST),

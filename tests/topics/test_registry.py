@@ -5,19 +5,17 @@ import re
 
 import pytest
 
-from pipeline.topics.registry import DAY_MS, HOUR_MS, PLANNED_TOPICS, TOPICS, Topic
-
-ALL_TOPICS = (*TOPICS, *PLANNED_TOPICS)
+from pipeline.topics.registry import DAY_MS, HOUR_MS, TOPICS, Topic
 
 
 def test_names_are_unique_and_lower_case() -> None:
-    names = [topic.name for topic in ALL_TOPICS]
+    names = [topic.name for topic in TOPICS]
     assert len(set(names)) == len(names) == 20
     # Names of Kafka's metrics do not tell `.` from `_`.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
 
 
-@pytest.mark.parametrize("topic", ALL_TOPICS, ids=lambda t: t.name)
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda t: t.name)
 def test_settings_of_every_topic(topic: Topic) -> None:
     config = topic.config()
     assert config["message.timestamp.type"] == "LogAppendTime"
@@ -53,7 +51,3 @@ def test_the_log_outlives_the_samples() -> None:
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda t: t.name)
 def test_every_written_topic_has_a_record_module(topic: Topic) -> None:
     assert importlib.import_module(f"pipeline.topics.{topic.record}").__doc__
-
-
-def test_planned_topics_have_no_record_module() -> None:
-    assert [topic.record for topic in PLANNED_TOPICS] == [None] * len(PLANNED_TOPICS)

@@ -26,6 +26,7 @@ from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
+from pipeline.processors.model.pending_peaks import EndedPeak
 from pipeline.processors.model.predictor import Predictor
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.model.training_batch import (
@@ -310,6 +311,18 @@ def peaks(nodes: Sequence[NodeInBank]) -> PeakBatch:
 def due(nodes: Sequence[NodeInBank], peaks: PeakBatch) -> BoolArray:
     """`Bank.due` over several banks, with the peaks of these nodes."""
     return _learner_of([bank for bank, _ in nodes]).due(peaks, _models(nodes))
+
+
+def ended_peaks(nodes: Sequence[NodeInBank], peaks: PeakBatch) -> list[tuple[int, EndedPeak]]:
+    """Take out the followed peaks of these nodes whose horizon is over, each with the number of its
+    node, and follow `peaks`, theirs after their last windows. Called once after each applied
+    window, the result is a function of the node's windows."""
+    return _learner_of([bank for bank, _ in nodes]).ended_peaks(peaks, _models(nodes))
+
+
+def horizon_seconds(node: NodeInBank) -> float:
+    """The time for which a peak of Prod should hold."""
+    return node[0].learner.schedule.horizon_ms / 1000
 
 
 def recent_usage(nodes: Sequence[NodeInBank]) -> RecentUsage:

@@ -18,6 +18,7 @@ from pipeline.processors.model import (
     alert_columns,
     day_slots,
     drift,
+    pending_peaks,
     publish_policy,
     saved_models,
     training_samples,
@@ -36,6 +37,7 @@ from pipeline.processors.model.model_config import (
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.peak_prediction import predict_peaks
+from pipeline.processors.model.pending_peaks import EndedPeak, Schedule, pending_columns
 from pipeline.processors.model.predictor import Predictor, may_decide
 from pipeline.processors.model.resource_pairs import per_resource, stack_rows
 from pipeline.processors.model.training_batch import (
@@ -56,7 +58,11 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
     **drift.COLUMNS,
 }
 """Columns per node, by slot."""
-_OWN_COLUMNS: Final[dict[str, Column]] = {**day_slots.COLUMNS, **POD_COLUMNS}
+_OWN_COLUMNS: Final[dict[str, Column]] = {
+    **day_slots.COLUMNS,
+    **POD_COLUMNS,
+    **pending_peaks.ARRIVAL_COLUMN,
+}
 """Columns per entity beside those of predictors."""
 
 
@@ -93,6 +99,10 @@ class Learner:
         self.workloads = WorkloadModels(self.models)
         self._slots = Columns(NODE_COLUMNS)
         self.alerts = Columns(alert_columns.COLUMNS)
+        self.schedule = Schedule.of(
+            config.accuracy_interval_seconds, config.entity_horizon_seconds("prod")
+        )
+        self._pending = Columns(pending_columns(self.schedule, [*self.predictors]))
         self._free_slots: list[int] = []
         profiles = [config.profile_index(entity) for entity in ENTITIES]
         self._profiles: ByteArray = np.array(profiles, np.int8)
@@ -108,7 +118,7 @@ class Learner:
     @property
     def nbytes(self) -> int:
         """Memory of the columns, spare rows included."""
-        slots = self._slots.nbytes + self.alerts.nbytes
+        slots = self._slots.nbytes + self.alerts.nbytes + self._pending.nbytes
         return self.models.nbytes + self.workloads.models.nbytes + slots
 
     # -- rows and slots
@@ -129,6 +139,7 @@ class Learner:
             more = max((have + 1) * 3 // 2, 16)
             self._slots.grow(more)
             self.alerts.grow(more)
+            self._pending.grow(more)
             self._free_slots.extend(range(more - 1, have - 1, -1))
         return self._free_slots.pop()
 
@@ -137,6 +148,7 @@ class Learner:
         Alerts stay: their end is to be published."""
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
+        self._pending.clear(np.array([node.slot]))
 
     def expire_pods(self, node: NodeModels) -> tuple[str, ...]:
         """Drop the models of pods that no window has listed for the expiration time, and of the
@@ -159,6 +171,7 @@ class Learner:
         slots = [node.slot for node in nodes]
         self._slots.clear(np.array(slots))
         self.alerts.clear(np.array(slots))
+        self._pending.clear(np.array(slots))
         self._free_slots.extend(slots)
 
     # -- learning
@@ -221,8 +234,12 @@ class Learner:
         )
         training_samples.remember_pods(batch, nodes)
         rows = np.concatenate([node.pod_rows for node in nodes])
+        end_ms = batch.end_ms.take(batch.window_index)
+        listed_ms = self.models.store["listed_ms"].take(rows)
         self._assign_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
-        self.models.seen_ms[rows] = batch.end_ms.take(batch.window_index)
+        # Written after profiles, which may clear the row of a pod that has been there before.
+        self.models.store["listed_ms"][rows] = np.where(listed_ms == NEVER, end_ms, listed_ms)
+        self.models.seen_ms[rows] = end_ms
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
             self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
@@ -247,16 +264,23 @@ class Learner:
         usage = valid(batch.pod_usage, MAX_USAGE)
         # What a pod did in a moment of the window says little of the pod, but is in the sums.
         short = batch.pod_coverage < self.config.minimum_coverage
+        shares = usage * per_resource(training_samples.observed_shares(batch))
+        classes = np.concatenate([node.listed.classes for node in nodes])
         values = training_samples.entity_values(
             batch,
             self.models.last_ms[entity_rows[:, UNKNOWN]] != NEVER,
-            np.concatenate([node.listed.classes for node in nodes]),
-            usage * per_resource(training_samples.observed_shares(batch)),
+            classes,
+            shares,
             short | np.concatenate([node.listed.ended for node in nodes]),
         )
         if self.config.drift != "off":
             shorten = self.config.drift == "shorten"
             training_samples.detect_drift(self.models, self._slots, nodes, values, shorten)
+        pending_peaks.follow(
+            self._pending, _node_slots(nodes), self.schedule, batch,
+            pending_peaks.prod_usage(batch, classes, values, shares),
+            self.models.store["listed_ms"].take(np.concatenate([node.pod_rows for node in nodes])),
+        )  # fmt: skip
         usage = np.where(per_resource(short), np.nan, usage)
         weights = training_samples.sample_weights(nodes, self._half_life_ms)
         rows = np.concatenate([entity_rows.ravel(), *(node.pod_rows for node in nodes)])
@@ -319,6 +343,21 @@ class Learner:
             peaks.view.strategies,
         )
 
+    def ended_peaks(
+        self, peaks: PeakBatch, nodes: Sequence[NodeModels]
+    ) -> list[tuple[int, EndedPeak]]:
+        """Take out the followed peaks of Prod of `nodes` whose horizon is over, each with the
+        number of its node, and follow `peaks`, those of `nodes`, where the interval is over."""
+        slots, end_ms = _node_slots(nodes), peaks.view.end_ms
+        ended = pending_peaks.ended(self._pending, slots, self.schedule, end_ms, [*self.predictors])
+        requests = next(iter(peaks.by_predictor.values())).reclaimable.requests
+        predicted = {
+            name: columns.reclaimable.requests - columns.reclaimable.amount
+            for name, columns in peaks.by_predictor.items()
+        }
+        pending_peaks.enter(self._pending, slots, self.schedule, end_ms, requests, predicted)
+        return ended
+
     def retract(self, node: NodeModels) -> None:
         """Mark the peaks of `node` as never published."""
         publish_policy.reset(self._slots, _node_slots([node]))
@@ -357,6 +396,7 @@ class Learner:
             self._slots,
             self.fingerprint,
             alert_columns.pack(self.alerts, node.slot),
+            pending_peaks.pack(self._pending, node.slot),
         )
 
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
@@ -372,6 +412,7 @@ class Learner:
             state, self.models, self.workloads.models, self._slots, self._new_slot()
         )
         alert_columns.unpack(self.alerts, node.slot, state.state.alerts)
+        pending_peaks.unpack(self._pending, node.slot, state.state.pending)
         return node
 
 

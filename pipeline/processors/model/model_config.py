@@ -82,7 +82,7 @@ class ModelConfig:
     `class_profiles`. Profiles, training statistic, coverage, expiration, `drift` and the columns of
     predictors shape what is learned; the rest only what is done with it. `predictors` run, with
     `options` by name. `strategy` applies to windows without one. A peak covers the next
-    `horizon_seconds`.
+    `horizon_seconds`; one peak of Prod in `accuracy_interval_seconds` is held against what happens.
     """
 
     profile: Profile = KOORDINATOR
@@ -92,6 +92,7 @@ class ModelConfig:
     minimum_coverage: float = 0.5
     horizon_seconds: float = 86_400.0
     class_horizon_seconds: Mapping[str, float] = field(default_factory=dict)
+    accuracy_interval_seconds: float = 3600.0
     predictors: tuple[str, ...] = ("percentile", "nsigma-v1")
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drift: Literal["off", "flag", "shorten"] = "flag"

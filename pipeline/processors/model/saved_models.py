@@ -52,8 +52,10 @@ def capture(
     slots: Columns,
     fingerprint: str,
     alerts: dict[str, bytes],
+    pending: dict[str, bytes],
 ) -> bytes:
-    """The state of a node as bytes; `alerts` is that of hot-node detection."""
+    """The state of a node as bytes; `alerts` is that of hot-node detection, `pending` that of the
+    peaks that are followed."""
     workloads = sorted(node.workload_rows.items())
     workload_rows = np.array([row for _, row in workloads], np.int64)
     uids = tuple(sorted(node.row_by_uid))
@@ -84,6 +86,7 @@ def capture(
             workload_models=_pack_workloads(workload_models, workload_rows),
             pod_workloads=pack(_positions(models.workload[rows], workload_rows), "<i4"),
             alerts=alerts,
+            pending=pending,
         )
     )
 

@@ -58,7 +58,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     belong to. Histograms have one entry per resource. `workloads` are those with a model, in
     ascending order, and `workload_models` their models; `pod_workloads` are the positions in
     `workloads` of the entities and pods, -1 without one. `alerts` are the columns of hot-node
-    detection (`alert_columns`), empty where it has not seen the node.
+    detection (`alert_columns`), empty where it has not seen the node; `pending` are the peaks that
+    are followed (`pending_peaks`).
     """
 
     fingerprint: str
@@ -101,6 +102,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     second: SecondSource | None = None
     alerts: dict[str, bytes] = msgspec.field(default_factory=dict)
+    pending: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:

@@ -58,6 +58,7 @@ COMMANDS = {
     "kafka": _Command("Run a real Kafka broker on this machine.", "local"),
     "top": _Command("Show nodes with usage, predicted peak and age.", "pipeline"),
     "alerts": _Command("Show the alerts of hot nodes, open or past.", "pipeline"),
+    "accuracy": _Command("Show how predicted peaks compared with what happened.", "pipeline"),
     "actions": _Command("Show what actuators did, or refused to do, and why.", "pipeline"),
     "score": _Command("Show the score of each node for a pod, and refusals.", "pipeline"),
     "why-not": _Command("Show whether a node accepts a pod, and why not.", "pipeline"),
@@ -71,7 +72,6 @@ COMMANDS = {
     "plan": _Command(
         "Show which pods would leave hot nodes, and where they would land.", "pipeline"
     ),
-    "backtest": _Command("Judge predictors on traces of past usage.", "pipeline"),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "recommend-thresholds": _Command(
         "Propose thresholds of usage for node pools, by three sigma.", "pipeline"

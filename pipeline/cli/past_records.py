@@ -32,11 +32,17 @@ class PastRecords(Generic[RecordT]):
     async def to_end(self) -> list[RecordT]:
         """The newest `MOST_RECORDS` up to the end of the topic."""
         records: deque[RecordT] = deque(maxlen=MOST_RECORDS)
-        while not self._follower.is_caught_up:
-            records.extend(self._decoded(await self._follower.poll()))
+        async for record in self.each_to_end():
+            records.append(record)
         if len(records) == MOST_RECORDS:
             click.echo(f"showing the last {MOST_RECORDS} records", err=True)
         return [*records]
+
+    async def each_to_end(self) -> AsyncIterator[RecordT]:
+        """Yield the records up to the end of the topic."""
+        while not self._follower.is_caught_up:
+            for record in self._decoded(await self._follower.poll()):
+                yield record
 
     async def next(self, timeout_seconds: float) -> list[RecordT]:
         """The next records, none if none came in time."""

@@ -1,0 +1,86 @@
+"""`springtide accuracy`: the scores of judged peaks from the topic."""
+
+import json
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli import accuracy, past_records
+from pipeline.cli.main import cli
+from pipeline.topics.accuracy import AccuracyRecord
+from pipeline.topics.codec import encode_json
+from tests.processors.accuracy.test_judged_peaks import record
+from tests.table.records import NOW
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, records: list[AccuracyRecord | bytes], *arguments: str
+) -> Result:
+    values = [each if isinstance(each, bytes) else encode_json(each) for each in records]
+
+    class Follower:
+        is_caught_up = False
+
+        async def begin(self, since_ms: dict[str, int]) -> None:
+            assert since_ms == {"springtide.accuracy": round(1000 * (NOW - 7 * 86_400))}
+
+        async def poll(self) -> Any:
+            self.is_caught_up = True
+            return [SimpleNamespace(topic="springtide.accuracy", value=value) for value in values]
+
+    @asynccontextmanager
+    async def follower(*_: Any, **__: Any) -> Any:
+        yield Follower()
+
+    async def require(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(past_records, "open_follower", follower)
+    monkeypatch.setattr(past_records, "require_topics", require)
+    monkeypatch.setattr(accuracy, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    return CliRunner().invoke(cli, ["accuracy", *arguments])
+
+
+RECORDS: list[AccuracyRecord | bytes] = [
+    record((400.0, 100.0), (500.0, 50.0), hour=1),
+    b"\xff{",
+    record((600.0, 100.0), (500.0, 50.0), hour=2),
+    record((600.0, 100.0), (500.0, 50.0), hour=2),
+    record((800.0, 100.0), (500.0, 50.0), node="node-b", hour=2),
+]
+
+
+def test_scores_are_shown_by_pool_predictor_and_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, RECORDS)
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()][:2] == [
+        ["POOL", "PREDICTOR", "RESOURCE", "NODES", "JUDGED", "VIOLATION", "P90-NODE", "SEVERITY",
+         "SAVINGS", "POSSIBLE"],
+        ["large", "percentile", "cpu", "2", "3", "25.0%", "45.0%", "20.0%", "35.0%", "50.0%"],
+    ]  # fmt: skip
+    assert "warning: skipped a record of springtide.accuracy" in result.stderr
+
+
+def test_json_has_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, memory = json.loads(run(monkeypatch, RECORDS, "-o", "json").stdout)["items"]
+    assert cpu == {
+        "pool": "large", "predictor": "percentile", "resource": "cpu", "nodes": 2, "judged": 3,
+        "violation": 0.25, "violation_p90": 0.45, "severity": pytest.approx(0.2),
+        "savings": pytest.approx(0.35), "possible_savings": 0.5,
+    }  # fmt: skip
+    assert (memory["violation"], memory["severity"]) == (0.0, None)
+
+
+def test_nothing_judged_is_an_error_that_says_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(monkeypatch, [])
+    assert result.exit_code == 4
+    assert "no peak was judged in this time" in result.stderr
+    assert "horizon" in result.stderr
+
+
+def test_more_than_the_topic_keeps_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["accuracy", "--since", "31d"])
+    assert (result.exit_code, "--since is more than 30 days" in result.stderr) == (2, True)

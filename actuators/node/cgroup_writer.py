@@ -4,16 +4,16 @@ A round reads the decided places, saves what they had before their first write, 
 in the order of `write_order`, and reads it back. A failure is retried in the next round and stops
 no other place. If original values cannot be saved, values only become narrower.
 
-Places are read by groups of knobs, within which one value may limit another: those with a new
-decision or an unfinished write, and in every fifth round all, to find what other processes changed.
-Most decisions do not change for hours.
+A round reads places with a new decision or an unfinished write, those that may limit them, and in
+every fifth round all, to find what other processes changed. Most decisions do not change for hours.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from itertools import chain
 from typing import Final
 
 from actuators.node import node_metrics
-from actuators.node.cgroup_files import CgroupFiles
+from actuators.node.cgroup_files import CgroupFiles, Reading
 from actuators.node.original_values import OriginalValues, SavedValue
 from actuators.node.write_history import WriteHistory
 from actuators.node.write_round import PARTNERS, WriteRound, touched
@@ -36,13 +36,7 @@ COMPARED_EVERY_ROUNDS: Final = 5
 MOST_BELOW: Final = 5_000
 """Cgroups without a decision that a round looks at below those that become narrower."""
 
-_GROUPS: Final = {Knob.CPU_BURST: Knob.CPU_QUOTA, Knob.CPU_SHARES: Knob.CPU_IDLE}
-"""Knobs that belong to the group of another one; each other knob is a group of its own."""
 _SCALED: Final = frozenset({Knob.CPU_QUOTA, Knob.CPU_BURST})
-
-
-_Held = tuple[Value, tuple[str, ...]] | None
-"""What decides a place: a value and its features, or nothing."""
 
 
 class CgroupWriter:
@@ -54,8 +48,9 @@ class CgroupWriter:
         self._history = WriteHistory(files.value_of)
         self._unsupported: set[Place] = set()
         self._rounds = 0
-        # Groups that had nothing left to do when they were read last.
-        self._settled: dict[Knob, dict[Place, _Held]] = {}
+        self._decided: Mapping[Place, Decision] = {}
+        self._unfinished: Set[Place] = originals.values.keys()
+        self._seen: dict[Place, Reading | None] = {}
         self._reported: set[Knob] = set()
         node_metrics.ORIGINAL_VALUES_LOST.set(originals.lost_because is not None)
 
@@ -84,17 +79,17 @@ class CgroupWriter:
         """
         self._rounds += 1
         compares_all = self._rounds % COMPARED_EVERY_ROUNDS == 0
-        groups = self._groups(decisions)
-        due = {
-            group: places
-            for group, places in groups.items()
-            if compares_all or self._settled.get(group) != places
-        }
-        if not due:
-            return []
+        unsettled = self._unsettled(decisions)
+        places = decisions.keys() | self._originals.values.keys()
+        due = places if compares_all else _related(places, unsettled)
         round_ = WriteRound(decisions, self._files, self._originals)
-        for place in (place for places in due.values() for place in places):
+        for place in due:
             self._read(place, round_)
+        if compares_all:
+            self._files.close_unused()
+        seen = {place: round_.now.get(place) for place in due}
+        if not unsettled and seen == (self._seen if compares_all else {}):
+            return []
         self._adopt(round_)
         round_.desired.update(self._desired(round_))
         ordered = self._ordered(round_)
@@ -105,30 +100,27 @@ class CgroupWriter:
         changes = list(self._changes(writes, round_))
         self._forget(round_)
         # A cgroup that appears gets its values in the next round.
-        unfinished = round_.without_cgroup | self._history.failed() | round_.errors.keys()
-        unfinished.update(change.place for change in changes)
-        self._settled = {
-            group: places
-            for group, places in groups.items()
-            if group not in due or unfinished.isdisjoint(places)
-        }
-        if compares_all:
-            self._files.close_unused()
+        self._unfinished = round_.without_cgroup | self._history.failed() | round_.errors.keys()
+        self._unfinished |= {change.place for change in changes}
+        self._decided = decisions
+        others = {} if compares_all else self._seen
+        self._seen = others | {place: round_.now.get(place) for place in due}
         return changes
 
     def undo(self) -> list[Change]:
         """Restore all that was written. Places that failed stay saved."""
         return self.apply({})
 
-    def _groups(self, decisions: Mapping[Place, Decision]) -> dict[Knob, dict[Place, _Held]]:
-        """Decided places, and those that are to be restored, by groups of knobs."""
-        groups: dict[Knob, dict[Place, _Held]] = {}
-        for place, decision in decisions.items():
-            group = groups.setdefault(_GROUPS.get(place.knob, place.knob), {})
-            group[place] = decision.value, decision.features
-        for place in self._originals.values:
-            groups.setdefault(_GROUPS.get(place.knob, place.knob), {}).setdefault(place, None)
-        return groups
+    def _unsettled(self, decisions: Mapping[Place, Decision]) -> set[Place]:
+        """Places with a new decision, without one any longer, or with something left to do."""
+        former = self._decided
+        new = {
+            place
+            for place, decision in decisions.items()
+            if (before := former.get(place)) is not decision
+            and (before is None or before[:2] != decision[:2])  # another reason alone is none
+        }
+        return new | (former.keys() - decisions.keys()) | self._unfinished
 
     def _read(self, place: Place, round_: WriteRound) -> None:
         try:
@@ -383,6 +375,25 @@ class CgroupWriter:
         if place.knob not in self._reported:
             self._reported.add(place.knob)
             log.info("this kernel does not have a limit", knob=place.knob, place=str(place))
+
+
+def _related(places: Set[Place], changing: Set[Place]) -> set[Place]:
+    """Those of `places` that are changing, or may limit one that is: its partner, and the same knob
+    above and below its cgroup."""
+    related = set()
+    paths: dict[Knob, set[str]] = {}
+    for place in changing:
+        for knob in (place.knob, PARTNERS.get(place.knob, place.knob)):
+            paths.setdefault(knob, set()).add(place.path)
+    above = {knob: set(chain(*map(parent_paths, some))) for knob, some in paths.items()}
+    for place in places if changing else ():
+        if (some := paths.get(place.knob)) is not None and (
+            place.path in some
+            or place.path in above[place.knob]
+            or not some.isdisjoint(parent_paths(place.path))
+        ):
+            related.add(place)
+    return related
 
 
 def _saved(text: str, decision: Decision | None) -> SavedValue:

@@ -21,7 +21,7 @@ from pipeline.errors import KernelError
 from pipeline.logs import get_logger
 from pipeline.processors.node_qos.cgroup_values import Place
 from pipeline.processors.node_qos.changes import Change, ChangeSummary
-from pipeline.processors.node_qos.claims import Claim, Decision, merge_claims
+from pipeline.processors.node_qos.claims import Claim, Decision, Merged, merge_claims
 from pipeline.processors.node_qos.hold_back import hold_back
 from pipeline.processors.node_qos.node_state import Feature, NodeState
 from pipeline.settings import NodeActuatorSettings
@@ -71,7 +71,8 @@ class NodeActuator:
         self._claims: dict[str, list[Claim]] = {}
         self._revisions: dict[str, int | None] = {}
         self._written: dict[Place, Decision] = {}
-        self._observed: dict[Place, Decision] = {}
+        self._acting = self._wished = Merged({}, {})
+        self._observed: Mapping[Place, Decision] = {}
         self._take_over()
 
     def _take_over(self) -> None:
@@ -143,19 +144,17 @@ class NodeActuator:
         self._follow(state)
         acting, observing = self._wishes(state)
         self._state = state
-        decisions = merge_claims(acting)
+        self._acting = self._acting.then(acting)
+        decisions = self._acting.decisions
         held = self._is_held()
         if held:
             decisions = hold_back(decisions, self._written)
         node_metrics.HELD.set(held)
         # A write may wait for the kernel, for example until it has reclaimed memory.
-        changes = await asyncio.to_thread(self._apply, decisions)
-        self._written = decisions
-        self._note(changes)
-        if not held:
-            await asyncio.to_thread(self._take_steps, state)
-        observed = merge_claims([*acting, *observing]) if observing else {}
-        self._note(self._observations(observed))
+        steps = () if held else self._after_round
+        self._note(await asyncio.to_thread(self._act, decisions, state, steps))
+        self._wished = self._wished.then(acting | observing if any(observing.values()) else {})
+        self._note(self._observations(self._wished.decisions))
 
     def copy(self) -> RoundCopy | None:
         """A copy of the last round; None before the first."""
@@ -169,26 +168,32 @@ class NodeActuator:
         age = self._reading.view_age_seconds()
         return age is None or age > self._settings.view_max_age_seconds
 
-    def _apply(self, decisions: Mapping[Place, Decision]) -> list[Change]:
-        return self._replaced.adopt(decisions) + self._writer.apply(decisions)
-
-    def _take_steps(self, state: NodeState) -> None:
-        for step in self._after_round:
+    def _act(
+        self,
+        decisions: dict[Place, Decision],
+        state: NodeState,
+        steps: Iterable[Callable[[NodeState], None]],
+    ) -> list[Change]:
+        """Write decisions, then take the steps."""
+        changes = self._replaced.adopt(decisions) + self._writer.apply(decisions)
+        self._written = decisions
+        for step in steps:
             try:
                 step(state)
             except Exception as error:
                 node_metrics.ROUNDS_FAILED.labels("step").inc()
                 log.exception("a step failed, the others go on", per="step", why=error)
+        return changes
 
-    def _wishes(self, state: NodeState) -> tuple[list[Claim], list[Claim]]:
-        """The claims of features in mode act, and of those in mode observe."""
-        wishes: dict[str, list[Claim]] = {"act": [], "observe": []}
+    def _wishes(self, state: NodeState) -> tuple[dict[str, list[Claim]], dict[str, list[Claim]]]:
+        """The claims of each feature in mode act, and of each in mode observe."""
+        wishes: dict[str, dict[str, list[Claim]]] = {"act": {}, "observe": {}}
         for feature in self._features:
             mode = self._modes[feature.name]
             if mode == "off":
                 self._claims.pop(feature.name, None)
                 continue
-            wishes[mode] += self._claims_of(feature, state)
+            wishes[mode][feature.name] = self._claims_of(feature, state)
         return wishes["act"], wishes["observe"]
 
     def _claims_of(self, feature: Feature, state: NodeState) -> list[Claim]:
@@ -210,7 +215,7 @@ class NodeActuator:
 
     def _observations(self, decisions: Mapping[Place, Decision]) -> list[Change]:
         """Decisions of features in mode observe that differ from those of the round before."""
-        before, self._observed = self._observed, dict(decisions)
+        before, self._observed = self._observed, decisions
         return [
             Change(
                 place,
@@ -221,8 +226,8 @@ class NodeActuator:
                 "observed",
             )
             for place, decision in decisions.items()
-            if any(self._modes[feature] == "observe" for feature in decision.features)
-            and (place not in before or before[place].value != decision.value)
+            if (place not in before or before[place].value != decision.value)
+            and any(self._modes[feature] == "observe" for feature in decision.features)
         ]
 
     def _note(self, changes: Iterable[Change]) -> None:

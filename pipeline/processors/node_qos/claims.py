@@ -54,6 +54,28 @@ def merge_claims(claims: Iterable[Claim]) -> dict[Place, Decision]:
     return {place: _decide(place, wanted) for place, wanted in by_place.items()}
 
 
+class Merged(NamedTuple):
+    """The claims of each feature, and the decisions that they give."""
+
+    claims: Mapping[str, list[Claim]]
+    decisions: dict[Place, Decision]
+
+    def then(self, claims: Mapping[str, list[Claim]]) -> "Merged":
+        """The same of the next claims. Only places whose claims differ are decided again: from one
+        second to the next these are a few of hundreds."""
+        changed = {
+            claim.place
+            for feature in self.claims.keys() | claims.keys()
+            if (former := self.claims.get(feature, [])) != (now := claims.get(feature, []))
+            for claim in set(former) ^ set(now)
+        }
+        if not changed:
+            return self
+        decisions = {place: d for place, d in self.decisions.items() if place not in changed}
+        wanted = (claim for some in claims.values() for claim in some if claim.place in changed)
+        return Merged(claims, decisions | merge_claims(wanted))
+
+
 def _decide(place: Place, claims: list[Claim]) -> Decision:
     if len(claims) == 1:  # most of the hundreds of places of a node
         return Decision(claims[0].value, (claims[0].feature,), claims[0].why)

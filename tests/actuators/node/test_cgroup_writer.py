@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actuators.node import cgroup_files, node_metrics
-from actuators.node.cgroup_files import CgroupFiles, Hierarchy, detect_hierarchies
+from actuators.node.cgroup_files import CgroupFiles, Hierarchy, Reading, detect_hierarchies
 from actuators.node.cgroup_writer import COMPARED_EVERY_ROUNDS, CgroupWriter
 from actuators.node.original_values import OriginalValues
 from pipeline.errors import CgroupWriteError
@@ -288,6 +288,40 @@ def test_a_change_of_another_process_is_found_within_five_rounds(
     changes = node.apply(wish | {("pod", Knob.CPU_QUOTA): 30_000})
     assert [change.outcome for change in changes] == ["done", "done"]
     assert node.read("pod/a", Knob.CPU_QUOTA) == 20_000
+
+
+@pytest.mark.cgroups
+def test_a_round_reads_what_has_changed_and_what_may_limit_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    reading = node.files.reading
+
+    def recorded(place: Place) -> Reading | None:
+        above, _, path = place.path.partition("/")
+        if above == node.tree.name and path:
+            read.add(f"{path} {place.knob.value}")
+        return reading(place)
+
+    monkeypatch.setattr(node.files, "reading", recorded)
+    wish: dict[tuple[str, Knob], Value] = {
+        ("pod", Knob.CPU_QUOTA): 90_000,
+        ("pod/a", Knob.CPU_QUOTA): 50_000,
+        ("pod/a", Knob.CPU_BURST): 10_000,
+        ("pod/b", Knob.CPU_QUOTA): 40_000,
+        ("pod/a", Knob.CPU_SHARES): 512,
+    }
+    below = {"pod/a cpu.quota", "pod/a cpu.burst"}
+    # The quota above, and a burst, may limit the quota that changes.
+    for changing, places in (
+        ("pod/a", {"pod cpu.quota", *below}),
+        ("pod", {"pod cpu.quota", "pod cpu.burst", "pod/b cpu.quota", *below}),
+        ("", set[str]()),
+    ):
+        node.compare(wish)
+        read.clear()
+        node.apply(wish | ({(changing, Knob.CPU_QUOTA): 60_000} if changing else {}))
+        assert read == places
 
 
 @pytest.mark.cgroups

@@ -74,6 +74,30 @@ def may_burst(pod: PodState) -> bool:
     return shares and pod.is_active and not pod.is_best_effort
 
 
+class _Quota(NamedTuple):
+    """The quota of a container with a CPU limit: by the limit on this node's CPUs, at most, and as
+    the kubelet writes it. `number` is that of the container in its pod."""
+
+    number: int
+    place: Place
+    base_us: int
+    ceiling_us: int
+    kubelet_us: int
+
+
+class _PodBurst(NamedTuple):
+    """What does not depend on usage: the same values of a pod, whose `number` is that in its state,
+    the containers whose quota may be raised, and the static bursts."""
+
+    number: int
+    place: Place
+    base_us: int
+    kubelet_us: int
+    rules: Rules
+    quotas: tuple[_Quota, ...]
+    bursts: tuple[Claim, ...]
+
+
 class CpuBurst:
     """Claim bursts and raised quotas. A quota is claimed only while it is not the limit's, so that
     a container without need keeps what others wrote; it is never below the limit."""
@@ -84,6 +108,9 @@ class CpuBurst:
     def __init__(self) -> None:
         self._pool = SharePoolLoad()
         self._limiters: dict[str, BurstLimiter] = {}
+        self._revision: int | None = None
+        self._pods: tuple[_PodBurst, ...] = ()
+        self._unlisted: frozenset[str] = frozenset()
         self._at: float | None = None
         self._knows_step = False
 
@@ -91,80 +118,94 @@ class CpuBurst:
         if state.slo is None or (strategy := state.slo.cpu_burst_strategy) is None:
             return held(former, self.name)
         load = self._pool.load(state, burst_rules(strategy).pool_threshold_percent)
-        self._forget_containers(state)
+        if state.revision is None or state.revision != self._revision:
+            self._revision = state.revision
+            self._pods = tuple(_pod_bursts(state, strategy))
+            self._unlisted = frozenset(pod.path for pod in state.pods if not pod.listed)
+            self._forget_containers(state)
         # Of a longer time nothing is known: nobody looked, or the clock was set.
         self._knows_step = self._at is not None and 0 <= state.at - self._at <= LONGEST_STEP_SECONDS
         self._at = state.at
         claims: list[Claim] = []
-        for pod in filter(may_burst, state.listed_pods()):
-            rules = burst_rules(strategy, pod)
-            if rules.is_static:
-                claims += self._bursts(state, pod, rules)
-            if rules.raises_quota:
-                claims += self._quotas(state, pod, rules, load, former)
-        return claims + held(former, self.name, {p.path for p in state.pods if not p.listed})
-
-    def _bursts(self, state: NodeState, pod: PodState, rules: Rules) -> Iterator[Claim]:
-        # The kernel refuses a burst above the quota.
-        bursts = [
-            (c.path, min(c.limits.cpu_millicores * rules.burst_percent, limit_quota_us(state, c)))
-            for c in pod.containers
-            if c.limits.cpu_millicores
-        ]
-        whole = min(sum(burst for _, burst in bursts), pod_quota_us(state, pod))
-        for path, burst_us in (*bursts, (pod.path, whole)):
-            if burst_us > 0:
-                yield Claim(Place(path, Knob.CPU_BURST), burst_us, self.name, "static burst")
+        for pod in self._pods:
+            claims += pod.bursts
+            if pod.rules.raises_quota:
+                claims += self._quotas(state, pod, load, former)
+        return claims + held(former, self.name, self._unlisted)
 
     def _quotas(
-        self,
-        state: NodeState,
-        pod: PodState,
-        rules: Rules,
-        load: PoolLoad,
-        former: Mapping[Place, Value],
+        self, state: NodeState, pod: _PodBurst, load: PoolLoad, former: Mapping[Place, Value]
     ) -> Iterator[Claim]:
         raised = 0
-        for container in pod.containers:
-            base = limit_quota_us(state, container)
-            if base == UNLIMITED:
-                continue
-            place = Place(container.path, Knob.CPU_QUOTA)
-            allows = self._allows(state, container, rules)
+        containers = state.pods[pod.number].containers
+        for number, place, base, ceiling, kubelet_us in pod.quotas:
+            container = containers[number]
+            allows = self._allows(container, pod.rules, state.at)
             step = _step(container.throttled_ratio, allows, load)
-            ceiling = max(base, min(base * rules.quota_percent // 100, node_quota_us(state)))
             quota_us = min(max(_stepped(former.get(place, base), step), base), ceiling)
             raised += quota_us - base
-            if quota_us != quota_us_of_millicores(container.limits.cpu_millicores or 0):
+            if quota_us != kubelet_us:
                 why = f"quota {step}, shared CPUs {load}{'' if allows else ', burst used up'}"
                 yield Claim(place, quota_us, self.name, why)
-        base = pod_quota_us(state, pod)
-        quota_us = min(base + raised, UNLIMITED)
-        if quota_us != quota_us_of_millicores(pod.cgroup_limits.cpu_millicores or 0):
+        quota_us = min(pod.base_us + raised, UNLIMITED)
+        if quota_us != pod.kubelet_us:
             why = "what the quotas of its containers are raised by"
-            yield Claim(Place(pod.path, Knob.CPU_QUOTA), quota_us, self.name, why)
+            yield Claim(pod.place, quota_us, self.name, why)
 
-    def _allows(self, state: NodeState, container: ContainerState, rules: Rules) -> bool:
+    def _allows(self, container: ContainerState, rules: Rules, at: float) -> bool:
         period, percent = rules.period_seconds, rules.quota_percent
         if period < 0:
             self._limiters.pop(container.path, None)
             return True
         limiter = self._limiters.get(container.path)
         if limiter is None or (limiter.period_seconds, limiter.max_percent) != (period, percent):
-            limiter = first_limiter(container.path, period, percent, state.at)
+            limiter = first_limiter(container.path, period, percent, at)
             self._limiters[container.path] = limiter
         else:
-            limiter.use(_usage_percent(container) if self._knows_step else None, state.at)
+            limiter.use(_usage_percent(container) if self._knows_step else None, at)
         return limiter.allows
 
     def _forget_containers(self, state: NodeState) -> None:
         here = {container.path for pod in state.pods for container in pod.containers}
-        unlisted = {pod.path for pod in state.pods if not pod.listed}
         self._limiters = {
             path: limiter
             for path, limiter in self._limiters.items()
-            if path in here or path.rpartition("/")[0] in unlisted
+            if path in here or path.rpartition("/")[0] in self._unlisted
         }
+
+
+def _pod_bursts(state: NodeState, strategy: BurstStrategy) -> Iterator[_PodBurst]:
+    for number, pod in enumerate(state.pods):
+        if pod.listed and may_burst(pod):
+            rules = burst_rules(strategy, pod)
+            yield _PodBurst(
+                number, Place(pod.path, Knob.CPU_QUOTA), pod_quota_us(state, pod),
+                quota_us_of_millicores(pod.cgroup_limits.cpu_millicores or 0), rules,
+                tuple(_raisable(state, pod, rules)) if rules.raises_quota else (),
+                tuple(_static_bursts(state, pod, rules)) if rules.is_static else (),
+            )  # fmt: skip
+
+
+def _raisable(state: NodeState, pod: PodState, rules: Rules) -> Iterator[_Quota]:
+    for number, container in enumerate(pod.containers):
+        base = limit_quota_us(state, container)
+        if base != UNLIMITED:
+            ceiling = max(base, min(base * rules.quota_percent // 100, node_quota_us(state)))
+            kubelet_us = quota_us_of_millicores(container.limits.cpu_millicores or 0)
+            yield _Quota(number, Place(container.path, Knob.CPU_QUOTA), base, ceiling, kubelet_us)
+
+
+def _static_bursts(state: NodeState, pod: PodState, rules: Rules) -> Iterator[Claim]:
+    # The kernel refuses a burst above the quota.
+    bursts = [
+        (c.path, min(c.limits.cpu_millicores * rules.burst_percent, limit_quota_us(state, c)))
+        for c in pod.containers
+        if c.limits.cpu_millicores
+    ]
+    whole = min(sum(burst for _, burst in bursts), pod_quota_us(state, pod))
+    for path, burst_us in (*bursts, (pod.path, whole)):
+        if burst_us > 0:
+            yield Claim(Place(path, Knob.CPU_BURST), burst_us, CpuBurst.name, "static burst")
 
 
 def limit_quota_us(state: NodeState, container: ContainerState) -> int:

@@ -32,7 +32,8 @@ _HINTS: Final = {
     "forbidden": "run the node actuator as root, with write access to the cgroup file systems",
 }
 
-
+_LINKS_WITHOUT_CHILDREN: Final = 2
+"""Each directory below adds a link."""
 _MISSING_CALLS: Final = 2
 """A missing file is looked for again after so many calls of `close_unused`: systemd makes a cgroup
 of v2 before it enables the controllers in it."""
@@ -185,6 +186,8 @@ class CgroupFiles:
         """The same knob in the cgroups directly below."""
         directory = os.path.join(self._hierarchies[_controller(place.knob)].root, place.path)
         try:
+            if os.stat(directory).st_nlink == _LINKS_WITHOUT_CHILDREN:
+                return []
             with os.scandir(directory) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError as error:

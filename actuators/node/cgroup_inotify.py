@@ -1,7 +1,7 @@
-"""Notice the cgroups of new pods and containers when they are made, by inotify.
+"""Notice cgroups of pods and containers when they are made or removed, by inotify.
 
-The watches only save time: a round lists all cgroups anyway. Where the kernel gives no watches,
-new pods are noticed by the next round.
+The watches only save time: a round lists directories that are not watched, and from time to time
+all. Where the kernel gives no watches, new pods are noticed by the next round.
 """
 
 import asyncio
@@ -20,10 +20,12 @@ MOST_WATCHES: Final = 4096
 """Of a node with the most pods that Kubernetes supports there are a few hundred."""
 _BUFFER_BYTES: Final = 1 << 16
 _CREATE: Final = 0x100  # IN_CREATE
+_DELETE: Final = 0x200  # IN_DELETE
 _OVERFLOW: Final = 0x4000  # IN_Q_OVERFLOW
 _IGNORED: Final = 0x8000  # IN_IGNORED
 _ONLY_DIRECTORIES: Final = 0x0100_0000  # IN_ONLYDIR
 _IS_DIRECTORY: Final = 0x4000_0000  # IN_ISDIR
+_MASK: Final = _CREATE | _DELETE | _ONLY_DIRECTORIES
 _EVENT: Final = Struct("=iIII")
 _GONE: Final = (errno.ENOENT, errno.ENOTDIR)
 
@@ -43,6 +45,7 @@ class CgroupInotify:
         self._watches: dict[str, int] = {}
         self._paths: dict[int, str] = {}
         self._parents: frozenset[str] = frozenset()
+        self._changed: set[str] = set()
         self._has_warned = False
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -70,6 +73,15 @@ class CgroupInotify:
                 self._news.set()
         node_metrics.WATCHED.set(len(self._watches))
 
+    def changed(self, path: str) -> bool | None:
+        """Whether a directory was made or removed in the one at `path` since the last call; None if
+        it is not watched."""
+        if path not in self._watches:
+            return None
+        is_changed = path in self._changed
+        self._changed.discard(path)
+        return is_changed
+
     def close(self) -> None:
         """End all watches."""
         if self._descriptor >= 0:
@@ -85,21 +97,24 @@ class CgroupInotify:
         for watch, mask, name in _events(data):
             if mask & _OVERFLOW:
                 self._news.set()
+                self._changed.update(self._watches)
             elif (parent := self._paths.get(watch)) is None:
                 continue
             elif mask & _IGNORED:  # the directory was removed
                 self._forget(parent)
             elif mask & _IS_DIRECTORY:
-                self._news.set()
-                if parent in self._parents:
-                    self._add(f"{parent}/{name}")
+                self._changed.add(parent)
+                if mask & _CREATE:
+                    self._news.set()
+                    if parent in self._parents:
+                        self._add(f"{parent}/{name}")
 
     def _add(self, path: str) -> None:
         if len(self._watches) >= MOST_WATCHES:
             self._warn(f"{MOST_WATCHES} cgroups are watched", "")
             return
         file = os.fsencode(f"{self._root}/{path}")
-        watch = _libc.inotify_add_watch(self._descriptor, file, _CREATE | _ONLY_DIRECTORIES)
+        watch = _libc.inotify_add_watch(self._descriptor, file, _MASK)
         if watch < 0:
             number = ctypes.get_errno()
             if number not in _GONE:
@@ -107,6 +122,8 @@ class CgroupInotify:
             return
         if self._watches.get(path, watch) != watch:  # another directory has its name
             self._remove(path)
+        if path not in self._watches:
+            self._changed.add(path)  # before the watch
         self._watches[path], self._paths[watch] = watch, path
 
     def _remove(self, path: str) -> None:
@@ -116,6 +133,7 @@ class CgroupInotify:
 
     def _forget(self, path: str) -> None:
         self._paths.pop(self._watches.pop(path), None)
+        self._changed.discard(path)
 
     def _warn(self, why: str, hint: str) -> None:
         """Say once that not everything is watched."""

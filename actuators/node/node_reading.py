@@ -6,7 +6,6 @@ now; a pod without one is left out, a cgroup without a pod of the view is an unl
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,32 +18,35 @@ from actuators.node.cpu_manager_state import CpuManagerState
 from actuators.node.cpu_topology import CpuTopology
 from actuators.node.live_usage import HISTORY_SECONDS, CollectedCores, LiveUsage
 from actuators.node.newest_view import NewestView
+from actuators.node.pod_cgroups import KnownPod, PodCgroups
 from node_exporter.host_apps import add_host_apps, host_app_path
 from node_exporter.kernel.cgroup import Layout
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, is_within, qos_dir
-from node_exporter.kernel.discovery import PodDir, detect_driver, list_containers, list_pods
+from node_exporter.kernel.discovery import detect_driver
 from node_exporter.kernel.node_files import NodeFiles
 from node_exporter.node_policy import StatedApplications, host_applications
 from pipeline.clock import Clock
-from pipeline.errors import CgroupGoneError, KernelError
+from pipeline.errors import KernelError
 from pipeline.logs import get_logger
-from pipeline.processors.node_qos.be_cpu_satisfaction import real_limit_millicores
+from pipeline.processors.node_qos.be_cpu_satisfaction import (
+    real_limit_millicores,
+    satisfaction_rule,
+)
 from pipeline.processors.node_qos.cgroup_values import UNLIMITED, CpuSet, Knob, Place, Value
 from pipeline.processors.node_qos.cut_pods import with_former_details
 from pipeline.processors.node_qos.node_state import (
     BEST_EFFORT,
     BlockDevices,
-    ContainerState,
     HostAppState,
     NodeState,
     PodState,
 )
 from pipeline.processors.node_qos.view_facts import ViewFacts, view_facts
+from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.settings import ExporterSettings, HostApplication
 from pipeline.topics.node_views import NodeViewRecord
 
-# Listing the cgroups of all containers is most of a round. When the view or the pods change, it is
-# done at once.
+# When the view or the pods change, cgroups are listed at once.
 _LISTING_SECONDS: Final = 5.0
 _DEVICES_SECONDS: Final = 30.0
 """Age from which block devices and mounts are read again."""
@@ -61,21 +63,6 @@ class _CpuSets(NamedTuple):
     paths: tuple[str, ...]
 
 
-class _KnownPod(NamedTuple):
-    """A pod of the view `facts` without usage, as its cgroups were `at` a monotonic time. `ids` are
-    those of its containers, of which the view has `containers`."""
-
-    at: float
-    facts: ViewFacts
-    pod: PodState
-    ids: tuple[str, ...]
-    containers: int
-
-    def misses_containers(self, now: float) -> bool:
-        """Whether containers may have started or ended since."""
-        return len(self.ids) < self.containers or now - self.at >= _LISTING_SECONDS
-
-
 class NodeReading:
     """Reads the state of the node of `view`."""
 
@@ -87,9 +74,11 @@ class NodeReading:
         view: NewestView,
         usage: LiveUsage,
         cpu_manager: CpuManagerState,
+        pod_cgroups: PodCgroups,
         clock: Clock,
     ) -> None:
         self.node = view.node
+        self._pod_cgroups = pod_cgroups
         self._cpu_manager = cpu_manager
         self._exporter, self._layout, self._files = exporter, layout, files
         self._view, self._usage, self._clock = view, usage, clock
@@ -99,7 +88,6 @@ class NodeReading:
         self._complete: NodeViewRecord | None = None
         self._facts: ViewFacts | None = None
         self._applications: tuple[HostApplication, ...] = exporter.host_applications
-        self._known: dict[PodDir, _KnownPod] = {}
         self._basis: tuple[object, ...] = ()
         self._revision = 0
         self._cpusets: _CpuSets | None = None
@@ -120,12 +108,12 @@ class NodeReading:
         best_effort = qos_dir(driver, KubeQOS.BEST_EFFORT, parent)
         host_apps = tuple(self._host_apps(driver, best_effort))
         self._note_recent(collections, facts, host_apps)
-        self._list_pods(driver, facts)
-        pods = tuple(self._pods())
+        known = self._pod_cgroups.find(driver, facts)
+        pods = tuple(map(self._with_usage, known))
         devices = self._block_devices()
         best_effort_cgroups = self._best_effort_cgroups(best_effort, self._record, pods)
         cpu_manager_policy = self._cpu_manager.policy() or facts.cpu_manager_policy
-        known_pods = [known.pod for known in self._known.values()]
+        known_pods = [pod.state for pod in known]
         known_apps = [(app.path, app.qos) for app in host_apps]
         node, system = self._usage.of("node", ""), self._usage.of("tier", "system")
         at = self._usage.newest_seconds()
@@ -149,7 +137,7 @@ class NodeReading:
             cpu_cores=node.cpu_cores,
             memory_bytes=node.memory_bytes,
             memory_available_bytes=self._node_files.meminfo().available_bytes,
-            best_effort_limit_millicores=self._best_effort_limit(best_effort, pods),
+            best_effort_limit_millicores=self._best_effort_limit(facts.slo, best_effort, pods),
             system_cpu_cores=system.cpu_cores,
             recent_prod_cores=tuple(cores for _, cores in self._recent),
             cpu_pressure=node.cpu_pressure,
@@ -233,58 +221,24 @@ class NodeReading:
         while self._recent and self._recent[0][0] < oldest:
             self._recent.popleft()
 
-    def _list_pods(self, driver: Driver, facts: ViewFacts) -> None:
-        """Find the cgroups of pods and of their containers."""
-        now, known = self._clock.monotonic(), {}
-        for directory in list_pods(self._layout, driver, self._exporter.cgroup_parent):
-            pod = self._known.get(directory)
-            if pod is None or pod.facts is not facts or pod.misses_containers(now):
-                with suppress(CgroupGoneError):
-                    known[directory] = self._known_pod(driver, facts, directory, now)
-            else:
-                known[directory] = pod
-        self._known = known
-
-    def _known_pod(
-        self, driver: Driver, facts: ViewFacts, directory: PodDir, now: float
-    ) -> _KnownPod:
-        """Find the containers of the view that have a cgroup. Raises `CgroupGoneError` if the pod
-        has ended."""
-        pod = facts.pods.get(directory.uid)
-        if pod is None:
-            pod = PodState(uid=directory.uid, path="", kube_qos=BEST_EFFORT, listed=False)
-        of_view = facts.containers.get(directory.uid, {})
-        paths = list_containers(self._layout, driver, directory) if of_view else {}
-        containers = {
-            id: msgspec.structs.replace(container, path=paths[id])
-            for id, container in of_view.items()
-            if id in paths
-        }
-        pod = msgspec.structs.replace(
-            pod,
-            path=directory.path,
-            kube_qos=directory.kube_qos.value,
-            containers=tuple(containers.values()),
-        )
-        return _KnownPod(now, facts, pod, tuple(containers), len(of_view))
-
-    def _pods(self) -> Iterator[PodState]:
-        """The known pods with their usage."""
-        for directory, known in self._known.items():
-            usage = self._usage.of("pod", directory.uid)
-            yield msgspec.structs.replace(
-                known.pod,
-                containers=tuple(map(self._with_usage, known.pod.containers, known.ids)),
-                cpu_cores=usage.cpu_cores,
-                memory_bytes=usage.memory_bytes,
-                throttled_ratio=usage.throttled_ratio,
-                cpu_pressure=usage.cpu_pressure,
+    def _with_usage(self, known: KnownPod) -> PodState:
+        usage, containers = self._usage.of("pod", known.uid), []
+        for container, id in zip(known.state.containers, known.ids, strict=True):
+            of_container = self._usage.of_container(id)
+            containers.append(
+                msgspec.structs.replace(
+                    container,
+                    cpu_cores=of_container.cpu_cores,
+                    throttled_ratio=of_container.throttled_ratio,
+                )
             )
-
-    def _with_usage(self, container: ContainerState, id: str) -> ContainerState:
-        usage = self._usage.of_container(id)
         return msgspec.structs.replace(
-            container, cpu_cores=usage.cpu_cores, throttled_ratio=usage.throttled_ratio
+            known.state,
+            containers=tuple(containers),
+            cpu_cores=usage.cpu_cores,
+            memory_bytes=usage.memory_bytes,
+            throttled_ratio=usage.throttled_ratio,
+            cpu_pressure=usage.cpu_pressure,
         )
 
     def _revision_of(self, *basis: object) -> int:
@@ -308,8 +262,13 @@ class NodeReading:
                     memory_bytes=usage.memory_bytes,
                 )
 
-    def _best_effort_limit(self, best_effort: str, pods: Iterable[PodState]) -> int | None:
-        """What quota and CPU sets let best-effort pods use now."""
+    def _best_effort_limit(
+        self, slo: NodeSLOSpec | None, best_effort: str, pods: Iterable[PodState]
+    ) -> int | None:
+        """What quota and CPU sets let best-effort pods use now, if the policy has a rule for it."""
+        thresholds = slo.resource_used_threshold_with_be if slo else None
+        if thresholds is None or satisfaction_rule(thresholds) is None:
+            return None
         containers = (c for pod in pods if pod.kube_qos == BEST_EFFORT for c in pod.containers)
         paths = [best_effort, *(container.path for container in containers)]
         sets = [self._value(Place(path, Knob.CPUSET)) for path in paths]

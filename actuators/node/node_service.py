@@ -28,6 +28,7 @@ from actuators.node.node_actuator import NodeActuator
 from actuators.node.node_reading import NodeReading
 from actuators.node.nri_plugin import NriPlugin
 from actuators.node.original_values import OriginalValues
+from actuators.node.pod_cgroups import PodCgroups
 from actuators.node.resctrl_step import ResctrlStep, remove_groups, resctrl_marker
 from actuators.node.runtime_values import RuntimeValues
 from actuators.node.view_poll import ViewServer, follow_server
@@ -90,7 +91,8 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
         stack.callback(inotify.close)
         usage = LiveUsage(exporter.socket_path, node, clock)
         cpu_manager = CpuManagerState(section.cpu_manager_state_file, clock)
-        reading = NodeReading(exporter, layout, files, view, usage, cpu_manager, clock)
+        pod_cgroups = PodCgroups(layout, exporter.cgroup_parent, inotify.changed, clock)
+        reading = NodeReading(exporter, layout, files, view, usage, cpu_manager, pod_cgroups, clock)
         stack.callback(reading.close)
         actions = Actions(settings.kafka, node_metrics.ACTIONS_LOST)
         evictions = EvictionRequests(node, modes, settings.kafka, actions.put, clock)

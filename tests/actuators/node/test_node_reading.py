@@ -2,6 +2,7 @@
 kernel with a real exporter."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from actuators.node import node_metrics
 from actuators.node.cgroup_files import CgroupFiles, detect_hierarchies
+from actuators.node.cgroup_inotify import CgroupInotify
 from actuators.node.cpu_manager_state import CpuManagerState
 from actuators.node.live_usage import LiveUsage
 from actuators.node.newest_view import NewestView
 from actuators.node.node_reading import NodeReading
+from actuators.node.pod_cgroups import PodCgroups
 from node_exporter.collection import NODE, Collection, ContainerGrowth, Entity, Usage
 from node_exporter.kernel.cgroup import detect_layout
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, container_dir, pod_dir
@@ -92,13 +95,16 @@ class World:
 
 
 def reading_of(
-    settings: ExporterSettings, socket: Path, newest: NewestView, clock: Clock
-) -> NodeReading:
+    settings: ExporterSettings, socket: Path, newest: NewestView, clock: Clock,
+    changed: Callable[[str], bool | None] = lambda _: None,
+) -> NodeReading:  # fmt: skip
     root = settings.cgroup_root
     files = CgroupFiles(detect_hierarchies(str(root)))
     usage = LiveUsage(socket, NAME, clock)
     manager = CpuManagerState(root.parent / "cpu_manager_state", clock)
-    return NodeReading(settings, detect_layout(str(root)), files, newest, usage, manager, clock)
+    layout = detect_layout(str(root))
+    pods = PodCgroups(layout, settings.cgroup_parent, changed, clock)
+    return NodeReading(settings, layout, files, newest, usage, manager, pods, clock)
 
 
 @pytest.fixture
@@ -197,6 +203,40 @@ async def test_a_container_is_noticed_when_the_view_or_its_pod_has_it(make: Any)
         directory.rename(directory.with_name("d0" * 32))
     await world.clock.advance(5)
     assert await names() == ["side"]
+
+
+async def test_what_is_watched_is_listed_when_something_was_made_or_removed_in_it(
+    make: Any,
+) -> None:
+    world = await make()
+    inotify = CgroupInotify(str(world.node.cgroups / "cpuacct"), world.news)
+    world.reading = reading_of(
+        world.node.settings(), world.server.path, world.view, world.clock, inotify.changed
+    )
+    world.show(listed("a", container_ids=IDS), listed("b", container_ids={"b": "b0" * 32}))
+
+    async def names() -> dict[str, list[str]]:
+        state: NodeState = await world.state()
+        inotify.follow(state)
+        await asyncio.sleep(0.05)  # the events arrive
+        return {pod.uid: [c.name for c in pod.containers] for pod in state.pods}
+
+    try:
+        path = world.make("a", KubeQOS.BURSTABLE, IDS["main"])
+        assert await names() == {"object-a": ["main"]}
+        assert await names() == {"object-a": ["main"]}
+        world.make("a", KubeQOS.BURSTABLE, IDS["side"])
+        world.make("b", KubeQOS.BEST_EFFORT, "b0" * 32)
+        await asyncio.sleep(0.05)
+        assert await names() == {"object-a": ["main", "side"], "object-b": ["b"]}
+        shutil.rmtree(world.node.cgroups / "cpuacct" / path / IDS["main"])
+        await asyncio.sleep(0.05)
+        assert await names() == {"object-a": ["side"], "object-b": ["b"]}
+        shutil.rmtree(world.node.cgroups / "cpuacct" / path)
+        await asyncio.sleep(0.05)
+        assert await names() == {"object-b": ["b"]}
+    finally:
+        inotify.close()
 
 
 async def test_a_revision_ends_when_anything_but_usage_changes(make: Any) -> None:
@@ -383,7 +423,11 @@ async def test_a_real_exporter_and_the_real_kernel_give_the_state_of_a_node(tmp_
         await server.start()
         newest = NewestView(NAME, clock, asyncio.Event())
         reading = reading_of(settings, server.path, newest, clock)
-        newest.receive(view(1, pods=(listed("a", container_ids=IDS),)))
+        thresholds = {
+            "cpuEvictBESatisfactionLowerPercent": 40, "cpuEvictBESatisfactionUpperPercent": 60,
+        }  # fmt: skip
+        slo = msgspec.Raw(msgspec.json.encode({"resourceUsedThresholdWithBE": thresholds}))
+        newest.receive(view(1, pods=(listed("a", container_ids=IDS),), slo=slo))
         state = None
         # All containers are read every five seconds, and those that have been limited every second.
         for _ in range(8):

@@ -14,6 +14,7 @@ from actuators.node.cpu_manager_state import CpuManagerState
 from actuators.node.live_usage import LiveUsage
 from actuators.node.newest_view import NewestView
 from actuators.node.node_reading import NodeReading
+from actuators.node.pod_cgroups import PodCgroups
 from node_exporter.kernel.cgroup import detect_layout
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.live_socket import LiveServer
@@ -57,9 +58,11 @@ class Node(GuestNode):
         self.server = LiveServer(folder / "exporter.sock", NODE)
         newest = NewestView(NODE, self.clock, asyncio.Event())
         usage = LiveUsage(self.server.path, NODE, self.clock)
+        layout = detect_layout(str(CGROUP_ROOT))
         self.reading = NodeReading(
-            settings, detect_layout(str(CGROUP_ROOT)), self.files, newest, usage,
-            CpuManagerState(folder / "cpu_manager_state", self.clock), self.clock,
+            settings, layout, self.files, newest, usage,
+            CpuManagerState(folder / "cpu_manager_state", self.clock),
+            PodCgroups(layout, tree.name, lambda _: None, self.clock), self.clock,
         )  # fmt: skip
         pods = tuple(
             ViewPod(uid=name, cgroup_uid=name, namespace="d", name=name, qos=qos, phase="Running",

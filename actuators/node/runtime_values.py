@@ -68,7 +68,7 @@ class RuntimeValues:
             except KernelError as error:
                 log.warning("original value not known", per=place.knob, place=place, why=error)
             del self._replaced[place]
-        return changes if self._save(saved) else []
+        return changes if saved and self._save(saved) else []
 
     def _save(self, saved: Mapping[Place, SavedValue]) -> bool:
         try:

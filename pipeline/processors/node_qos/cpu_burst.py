@@ -97,6 +97,10 @@ class _PodBurst(NamedTuple):
     quotas: tuple[_Quota, ...]
     bursts: tuple[Claim, ...]
 
+    def __deepcopy__(self, memo: object) -> "_PodBurst":
+        """Itself: it never changes, and a copy of a feature is made for each container's start."""
+        return self
+
 
 class CpuBurst:
     """Claim bursts and raised quotas. A quota is claimed only while it is not the limit's, so that

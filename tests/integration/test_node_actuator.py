@@ -12,8 +12,10 @@ import pytest
 
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.processors.node_qos.extended_resource_spec import ANNOTATION as EXTENDED_RESOURCES
 from pipeline.settings import KafkaSettings
 from pipeline.topics.registry import ACTIONS
+from tests.actuators.node.nri_runtime.program import Runtime
 from tests.broker import messages, own_topics
 from tests.cgroup_tree import cgroup_tree
 from tests.integration.actuated_node import BATCH, PROD, Node
@@ -22,6 +24,7 @@ from tests.processes import hears_sigterm, until
 pytestmark = [pytest.mark.cgroups, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BURN = "while True: pass"
+BATCH_AMOUNTS = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
 
 
 def suppress(min_percent: int = 0) -> dict[str, Any]:
@@ -135,3 +138,38 @@ async def test_without_usage_nothing_is_widened_and_the_reason_is_shown(node: No
     assert node.quota_us() <= held
     node.exporter = node.start("exporter", "--window-seconds=1")
     await until(lambda: node.quota_us() == 160_000, explain=node.log)
+
+
+async def test_a_container_runtime_learns_limits_before_a_container_starts(node: Node) -> None:
+    pod, container = "kubepods/besteffort/podnew", "a1" * 32
+    node.tree.make(pod)
+    stated = {"requests": BATCH_AMOUNTS, "limits": BATCH_AMOUNTS}
+    annotations = {EXTENDED_RESOURCES: json.dumps({"containers": {"main": stated}})}
+    path = f"/{node.tree.name}/{pod}/{container}"
+    request = {
+        "pod": {"uid": "new", "name": "new", "namespace": "x", "annotations": annotations},
+        "container": {"id": container, "name": "main", "linux": {"cgroups_path": path}},
+    }
+    async with Runtime.listening(node.folder / "nri.sock") as runtime:
+        node.act("--mode=act", f"--nri-socket={node.folder / 'nri.sock'}")
+        assert await runtime.line() == {"synchronized": 0}
+
+        async def resources() -> Any:
+            answer = await runtime.ask(create=request)
+            return answer["adjust"]["linux"]["resources"]
+
+        # Without a policy nothing is decided.
+        assert await resources() == {"memory": {}, "cpu": {}}
+        await node.view({})
+        expected = {
+            "memory": {"limit": {"value": 64 * 2**20}},
+            "cpu": {
+                "shares": {"value": 512}, "quota": {"value": 50_000}, "period": {"value": 100_000}
+            },
+        }  # fmt: skip
+
+        async def is_decided() -> bool:
+            return bool(await resources() == expected)
+
+        await until(is_decided, explain=node.log)
+        assert node.page()["springtide_node_actuator_nri_connected"] == 1

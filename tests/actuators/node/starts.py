@@ -85,14 +85,21 @@ class Starting:
         )
         self._generation = 0
 
-    def show(self, *pods: ViewPod, slo: Any = None, reserved: str = "", **fields: Any) -> None:
-        """A newer view, with CPUs reserved for the system."""
+    def show(
+        self,
+        *pods: ViewPod,
+        slo: Any = None,
+        reserved: str = "",
+        confirmed: bool = True,
+        **fields: Any,
+    ) -> None:
+        """A newer view, with CPUs reserved for the system; without `confirmed` it is stale."""
         self._generation += 1
         if reserved:
             fields["annotations"] = {RESERVATION: json.dumps({"reservedCPUs": reserved})}
         raw = msgspec.Raw(json.dumps(slo or {}).encode())
         assert self.view.receive(view(self._generation, pods=pods, slo=raw, **fields))
-        self.view.confirm(self.clock.monotonic())
+        self.view.confirm(self.clock.monotonic() - (0 if confirmed else 1e6))
 
     def answer(self, event: ContainerEvent, *, is_update: bool = False) -> ContainerResources:
         """The answer without a socket between; empty if there is none."""

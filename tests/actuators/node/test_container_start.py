@@ -11,7 +11,18 @@ from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
 from pipeline.errors import ContainerRuntimeError
 from pipeline.processors.kubernetes.pod_classes import LABEL_QOS_CLASS
 from pipeline.processors.node_qos.cgroup_values import UNLIMITED, Knob, Place
-from tests.actuators.node.starts import ID, MIB, UID, Starting, batch_pod, event, extended
+from pipeline.topics.pods import Container
+from pipeline.topics.resource_amounts import BATCH
+from tests.actuators.node.starts import (
+    AMOUNTS,
+    ID,
+    MIB,
+    UID,
+    Starting,
+    batch_pod,
+    event,
+    extended,
+)
 from tests.actuators.node.test_node_reading import World
 
 NOTHING = ContainerResources()
@@ -97,6 +108,16 @@ async def test_on_v2_protection_of_memory_is_answered_too(start: Start) -> None:
     }  # fmt: skip
 
 
+async def test_what_the_kernel_lacks_is_not_answered(start: Start) -> None:
+    """A runtime fails to create a container if it cannot write a limit."""
+    starting = start(2)
+    pod = Path(starting.starts._layout.cpu, f"kubepods/besteffort/pod{UID}")
+    (pod / "memory.low").unlink()
+    starting.show(batch_pod(), slo=MEMORY)
+    await starting.actuator.round()
+    assert starting.answer(event()).unified.keys() == {"memory.min", "memory.high"}
+
+
 @pytest.mark.parametrize("cut", [False, True])
 async def test_a_pod_that_no_view_details_is_known_by_the_runtime(start: Start, cut: bool) -> None:
     starting = start(2)
@@ -158,6 +179,33 @@ async def test_an_update_keeps_what_it_does_not_state(start: Start) -> None:
     update = ContainerResources(cpu_shares=100, cpu_quota_us=0, memory_limit_bytes=0)
     assert starting.answer(event(update), is_update=True) == ContainerResources(cpu_shares=512)
     assert starting.answer(event(NOTHING), is_update=True) == NOTHING
+
+
+async def test_no_quota_is_above_that_of_a_parent(start: Start) -> None:
+    """The kernel of v1 refuses it, and the runtime would not start the container."""
+    starting = start()
+    root = Path(starting.starts._layout.cpu).parent
+    describe_limits(root, "kubepods/besteffort", 1)
+    (root / "cpu/kubepods/besteffort/cpu.cfs_quota_us").write_text("30000\n")
+    starting.show(batch_pod())
+    await starting.actuator.round()
+    assert starting.answer(event()) == LIMITS._replace(cpu_quota_us=30_000)
+
+
+async def test_a_stale_view_widens_nothing_in_an_update(start: Start) -> None:
+    starting = start()
+    path = f"kubepods/besteffort/pod{UID}/{ID}"
+    root = Path(starting.starts._layout.cpu).parent
+    describe_limits(root, path, 1)
+    (root / "cpuacct" / path).mkdir()
+    starting.show(batch_pod(ID))
+    await starting.actuator.round()
+    update = event(ContainerResources(cpu_shares=100))
+    more = (Container(name="main", scalars={**AMOUNTS, BATCH[0]: 1000}),)
+    for confirmed, shares in ((False, 512), (True, 1024)):
+        starting.show(batch_pod(ID, containers=more), confirmed=confirmed)
+        answer = starting.answer(update, is_update=True)
+        assert answer == ContainerResources(cpu_shares=shares)
 
 
 @pytest.mark.parametrize("resources", [{"cpus": "0-"}, {"cpus": "x"}])

@@ -5,71 +5,26 @@ gives it.
 """
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.local.build_programs import ensure_own_program
-from pipeline.local.process_guard import die_with_parent
 from pipeline.settings import ExporterSettings
 from pipeline.tasks import cancel_tasks
+from tests.actuators.node.nri_runtime.program import Runtime
 from tests.actuators.node.starts import ID, MIB, UID, Starting, batch_pod
 from tests.cgroup_tree import CGROUP_ROOT, CgroupTree, cgroup_tree
-from tests.processes import until
 
 pytestmark = [pytest.mark.cgroups, pytest.mark.slow]
 
-SOURCES = Path(__file__).parent / "nri_runtime"
 FIRST = min(os.sched_getaffinity(0))
 POD = f"kubepods/besteffort/pod{UID}"
 CONTAINER = f"{POD}/{ID}"
 FILES = ("cpu/cpu.shares", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us", "cpuset/cpuset.cpus",
          "memory/memory.limit_in_bytes")  # fmt: skip
-
-
-class Runtime:
-    """The program of `nri_runtime`."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    @classmethod
-    @asynccontextmanager
-    async def listening(cls, socket: Path) -> AsyncIterator["Runtime"]:
-        program = await asyncio.to_thread(ensure_own_program, SOURCES, "nri-runtime")
-        process = await asyncio.create_subprocess_exec(
-            program, socket, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            preexec_fn=die_with_parent,
-        )  # fmt: skip
-        await until(socket.exists)
-        try:
-            yield cls(process)
-        finally:
-            process.kill()
-            await process.communicate()
-
-    async def line(self) -> Any:
-        """The next line of output."""
-        assert self._process.stdout is not None
-        async with asyncio.timeout(60):
-            return json.loads(await self._process.stdout.readline())
-
-    async def ask(self, event: str, tree: CgroupTree, resources: Any) -> Any:
-        """What the plugins make of a container with these resources."""
-        pod = {"id": "sandbox", "name": "batch", "uid": UID, "namespace": "d"}
-        path = f"/{tree.name}/{CONTAINER}"
-        linux = {"cgroups_path": path, "resources": resources if event == "create" else {}}
-        request = {"pod": pod, "container": {"id": ID, "name": "main", "linux": linux}}
-        if event == "update":
-            request["linux_resources"] = resources
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({event: request}).encode() + b"\n")
-        return await self.line()
 
 
 @pytest.fixture
@@ -108,6 +63,13 @@ def contents(tree: CgroupTree) -> dict[str, str]:
     return {path.name: path.read_text().strip() for path in paths}
 
 
+def request(tree: CgroupTree, resources: Any = None) -> Any:
+    """A container of the pod that is created with these resources, or that is updated."""
+    linux = {"cgroups_path": f"/{tree.name}/{CONTAINER}", "resources": resources or {}}
+    pod = {"id": "sandbox", "name": "batch", "uid": UID, "namespace": "d"}
+    return {"pod": pod, "container": {"id": ID, "name": "main", "linux": linux}}
+
+
 PLANNED: dict[str, Any] = {
     "cpu": {"shares": {"value": 2}, "quota": {"value": 0}, "period": {"value": 100_000}}
 }
@@ -125,7 +87,7 @@ async def test_a_container_starts_with_what_rounds_then_hold(
     async with Runtime.listening(starting.socket) as runtime:
         running = asyncio.create_task(starting.plugin.run())
         assert await runtime.line() == {"synchronized": 0}  # 6 MB of pods, in parts
-        answer = await runtime.ask("create", tree, PLANNED)
+        answer = await runtime.ask(create=request(tree, PLANNED))
         adjusted = answer["adjust"]["linux"]["resources"]
         start(tree, PLANNED, adjusted)
         begun = contents(tree)
@@ -143,7 +105,7 @@ async def test_a_container_starts_with_what_rounds_then_hold(
         assert {p.path.rpartition("/")[2] for p in starting.originals.values} >= {ID}
         # The kubelet gives the container other limits: they are what is restored in the end.
         update = {"cpu": {"shares": {"value": 100}, "quota": {"value": 70_000}}}
-        answer = await runtime.ask("update", tree, update)
+        answer = await runtime.ask(update={**request(tree), "linux_resources": update})
         cpu = answer["update"][0]["linux"]["resources"]["cpu"]
         assert (cpu["shares"]["value"], cpu["quota"]["value"]) == (512, 50_000)
         for _ in range(6):

@@ -73,6 +73,7 @@ class ExtenderLanding:
             added = np.array([incoming.used.T, incoming.prod_used.T])
             self._used -= added[:, :, self._cluster.order]
         self._has_more: BoolArray = np.logical_or.reduce(self._used, axis=(0, 1))
+        self._cluster_with_arrivals = self._with_arrivals()
         for arrival in earlier:
             self._add(arrival, 1)
 
@@ -139,21 +140,18 @@ class ExtenderLanding:
     def _candidates(self, nodes: IntArray) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
         places = self._places[nodes]
-        part = self._cluster.in_order(places)
-        if not self._has_more[places].any():
-            return part
-        return self._with_arrivals(part, self._amounts[places], self._used[:, :, places])
+        has_more = self._has_more[places].any()
+        return (self._cluster_with_arrivals if has_more else self._cluster).in_order(places)
 
-    @staticmethod
-    def _with_arrivals(
-        nodes: CandidateNodes, amounts: IntArray, used: FloatArray
-    ) -> CandidateNodes:
-        of_all, of_prod = (dict(zip(_USED, less, strict=True)) for less in used)
-        return nodes.reduced(amounts, of_all, of_prod)
+    def _with_arrivals(self) -> CandidateNodes:
+        """All nodes with the pods that the plan has put on them. Later arrivals count in parts that
+        are taken after them."""
+        of_all, of_prod = (dict(zip(_USED, less, strict=True)) for less in self._used)
+        return self._cluster.reduced(self._amounts, of_all, of_prod)
 
     def _refused_by_filters(self, pod: int) -> BoolArray:
         """The nodes that filters refuse whichever others there are, (nodes,)."""
-        nodes = self._with_arrivals(self._cluster, self._amounts, self._used)
+        nodes = self._with_arrivals()
         refusals = self._decisions.own_refusals(nodes, self._demand(pod))
         return nodes.in_requested_order(refusals.is_refused)
 
@@ -174,4 +172,5 @@ class ExtenderLanding:
                 self._read.add(demand.is_prod)
                 self._decisions.refusals(self._cluster, demand)
                 self._decisions.weighted(self._cluster, demand)
+                self._cluster_with_arrivals = self._with_arrivals()
         return self._demands[pod]

@@ -17,6 +17,8 @@ from pipeline.processors.descheduling.resting_targets import land_elsewhere
 
 SORTED_TARGETS: Final = 256
 """Targets in order of their heat; others are asked only if all of these refuse a pod."""
+SAMPLING_STEP: Final = 16
+"""One of so many targets is in the sample that tells where the sorted ones end."""
 
 
 class TargetLimits(NamedTuple):
@@ -29,9 +31,11 @@ class TargetLimits(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """Some targets in their order, and columns of theirs alone, (targets, watched): usage, and the
-    limits below which it is full. `place` is the place of each node among them, -1 for others."""
+    """The targets that were `asked` for, in the order of their names, and columns of theirs alone,
+    (targets, watched): usage, and the limits below which it is full. `place` is the place of each
+    node among them, -1 for others."""
 
+    asked: IntArray
     targets: IntArray
     place: IntArray
     usage: FloatArray
@@ -99,42 +103,35 @@ class Bookings:
             who = "the only target that has" if count == 1 else f"all {count} targets that have"
             return f"refused by {who} room for its usage"
         used = self.used[pod]
-        with np.errstate(invalid="ignore"):
-            is_within = self._at_first[targets] + used <= self._limits.high[targets]
+        is_within = self._at_first[targets] + used <= self._limits.high[targets]
         if not (is_within | (used <= 0)).all(axis=1).any():
             return "too large: it would make every target hot"
         return "no target has room left for its usage, after the other moves"
 
-    def _with_room(self, pod: int, targets: IntArray) -> IntArray:
-        """The targets that have room for the pod. The `SORTED_TARGETS` that stay the coolest come
-        first, in this order."""
+    def _with_room(self, pod: int, asked: IntArray) -> IntArray:
+        """The targets that have room for the pod: `coolest_first` with it, those of equal heat and
+        those beyond `SORTED_TARGETS` by name."""
         used, limits = self.used[pod], self._limits
         is_prod = bool(self._pods.is_prod[pod])
-        columns, heat = self._columns(targets), np.zeros(len(targets))
-        with np.errstate(invalid="ignore"):
-            for index in np.flatnonzero(used > 0).tolist():
-                after = columns.usage[:, index] + used[index]
-                after /= columns.full[:, index]
-                np.maximum(heat, after, out=heat)
-                if is_prod and limits.is_prod_watched[index]:
-                    prod_after = self.prod_usage[targets, index] + used[index]
-                    heat[~(prod_after <= limits.prod_high[targets, index])] = np.inf
-            fits = heat <= 1.0
-        if not fits.all():
-            targets, heat = targets[fits], heat[fits]
-        if len(targets) > SORTED_TARGETS:
-            coolest = np.argpartition(heat, SORTED_TARGETS)
-            targets, heat = targets[coolest], heat[coolest[:SORTED_TARGETS]]
-        order = np.lexsort((self._nodes.by_name[targets[:SORTED_TARGETS]], heat))
-        return np.concatenate([targets[order], targets[SORTED_TARGETS:]])
+        columns = self._columns(asked)
+        targets, heat = columns.targets, np.zeros(len(asked))
+        for index in np.flatnonzero(used > 0).tolist():
+            after = columns.usage[:, index] + used[index]
+            after /= columns.full[:, index]
+            np.maximum(heat, after, out=heat)
+            if is_prod and limits.is_prod_watched[index]:
+                prod_after = self.prod_usage[targets, index] + used[index]
+                heat[~(prod_after <= limits.prod_high[targets, index])] = np.inf
+        return targets[coolest_first(heat)]
 
-    def _columns(self, targets: IntArray) -> _Targets:
+    def _columns(self, asked: IntArray) -> _Targets:
         """The contiguous columns of targets: a plan asks about the same thousands of times."""
-        if self._targets is None or self._targets.targets is not targets:
+        if self._targets is None or self._targets.asked is not asked:
+            targets = asked[np.argsort(self._nodes.by_name[asked])]
             place = np.full(len(self.usage), -1)
             place[targets] = np.arange(len(targets))
             of_targets = (np.asfortranarray(all_[targets]) for all_ in (self.usage, self._full))
-            self._targets = _Targets(targets, place, *of_targets)
+            self._targets = _Targets(asked, targets, place, *of_targets)
         return self._targets
 
     def _add(self, pod: int, node: int, sign: float) -> None:
@@ -143,3 +140,19 @@ class Bookings:
             self._targets.usage[place] = self.usage[node]
         if self._pods.is_prod[pod]:
             self.prod_usage[node] += sign * self.used[pod]
+
+
+def coolest_first(heat: FloatArray) -> IntArray:
+    """The positions of targets whose `heat` (targets,) is at most 1: first the `SORTED_TARGETS`
+    coolest in the order of their heat, then the others. Equal ones, and the others, keep their
+    order."""
+    is_left = heat <= 1.0
+    near = fits = np.flatnonzero(is_left)
+    if len(fits) > SORTED_TARGETS:
+        # To sort those that a sample shows to be cool takes a tenth of the time of sorting all.
+        sample = np.sort(heat[fits[::SAMPLING_STEP]])
+        cool = np.flatnonzero(heat <= sample[: 2 * SORTED_TARGETS // SAMPLING_STEP][-1])
+        near = cool if len(cool) >= SORTED_TARGETS else fits
+    coolest = near[np.argsort(heat[near], kind="stable")[:SORTED_TARGETS]]
+    is_left[coolest] = False
+    return np.concatenate([coolest, np.flatnonzero(is_left)])

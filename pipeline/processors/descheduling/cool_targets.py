@@ -109,6 +109,5 @@ class CoolTargets:
 
 def _is_beyond(usage: FloatArray, limits: FloatArray) -> BoolArray:
     """Where usage is above a limit, or unknown where there is one."""
-    with np.errstate(invalid="ignore"):
-        beyond: BoolArray = ~(usage <= limits) & ~np.isinf(limits)
+    beyond: BoolArray = ~(usage <= limits) & ~np.isinf(limits)
     return beyond

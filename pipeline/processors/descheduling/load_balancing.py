@@ -230,8 +230,7 @@ class _Relief:
         """The pods that could relieve the node, and why others of its pods stay, best fit first."""
         used = self._used[pods]
         unknown: BoolArray = np.logical_or.reduce(np.isnan(used), axis=1)
-        with np.errstate(invalid="ignore"):
-            helps: BoolArray = np.logical_or.reduce(used[:, source.over] > 0, axis=1) | unknown
+        helps: BoolArray = np.logical_or.reduce(used[:, source.over] > 0, axis=1) | unknown
         may_move = self._pods.may_move[pods]
         fits = fit_scores(used, source.excess, self._view.weights)
         best_first = np.argsort(-np.nan_to_num(fits, nan=-1.0), kind="stable")

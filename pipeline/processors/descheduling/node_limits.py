@@ -126,15 +126,13 @@ def _limits(
 
 def is_over(usage: FloatArray, limits: FloatArray) -> BoolArray:
     """Which resources are known to be above their limit; exactly at the limit is not above."""
-    with np.errstate(invalid="ignore"):
-        over: BoolArray = np.greater(usage, limits)
+    over: BoolArray = np.greater(usage, limits)
     return over
 
 
 def _is_under(usage: FloatArray, limits: FloatArray) -> BoolArray:
     """Which nodes are known to be above no limit."""
-    with np.errstate(invalid="ignore"):
-        under: BoolArray = np.logical_and.reduce(usage <= limits, axis=1)
+    under: BoolArray = np.logical_and.reduce(usage <= limits, axis=1)
     return under
 
 

@@ -79,11 +79,11 @@ test: setup lint jars ## Lint, then every test; names what this machine could no
 ifeq ($(ARGS),)
 	@echo "plane: building it in the background if it is missing; progress is in $(VENV)/plane.log"
 	@setsid nice -n 19 $(BIN)/python -m pipeline.local.build_programs >$(VENV)/plane.log 2>&1 & \
-	  trap "kill -- -$$! 2>/dev/null || true" EXIT; \
+	  plane=$$! pure= failed=; trap 'kill -- -$$plane $$pure 2>/dev/null || true' EXIT; \
 	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED); \
 	  echo "test: other pure tests run beside the rest; their progress is in $(VENV)/pure.log"; \
 	  nice $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) >$(VENV)/pure.log 2>&1 & \
-	  pure=$$! failed=; \
+	  pure=$$!; \
 	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))" || failed=yes; \
 	  wait $$pure || failed=yes; \
 	  cat $(VENV)/pure.log; test -z "$$failed"
@@ -92,7 +92,7 @@ else
 endif
 
 .PHONY: test-fast
-test-fast: setup ## The pure tests alone, in at most three minutes
+test-fast: setup ## The pure tests alone, in a few minutes
 	@$(PYTEST) --numprocesses 2 -m "$(PURE)" $(ARGS)
 
 .PHONY: demo

@@ -31,6 +31,8 @@ _PLANE_GROUPS = 2
 # They measure CPU, one after the other at the end: the fewest tests run beside them then. So do
 # those in a virtual machine, which is slow.
 _MEASURE_CPU = ("test_accuracy.py", "test_prod_protection.py")
+# Every demo removes what killed demos left on this machine, so no two files may do it at once.
+_DEMOS = ("test_demo.py", "test_demo_workload.py")
 # Set once for all processes of a run: they must agree on the order.
 _PLANE_LAST = "TESTS_PLANE_LAST"
 
@@ -67,7 +69,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _kind(item: pytest.Item) -> int:
     if item.get_closest_marker("plane"):
         return _PLANE
-    if "system" in item.path.parts:
+    # The demos are the longest group without a control plane: it must not be left for the end.
+    if "system" in item.path.parts or item.path.name in _DEMOS:
         return _SYSTEM
     return _BROKER if item.get_closest_marker("broker") else _PURE
 
@@ -96,8 +99,7 @@ def group_of(item: pytest.Item) -> str:
     # One virtual machine at a time: it has two CPUs.
     if item.path.name in _MEASURE_CPU or _boots_guest(item):
         return "CPU"
-    # Every demo removes what killed demos left on this machine, so no two files may do it at once.
-    if item.path.name in ("test_demo.py", "test_demo_workload.py"):
+    if item.path.name in _DEMOS:
         return "demos"
     if item.path.name == "test_state_survives.py":
         return item.name

@@ -26,7 +26,7 @@ pytest_plugins = [
 # Fixtures that mean a running broker, wherever they are defined.
 _BROKER_FIXTURES = frozenset({"broker", "kafka"})
 _PURE, _BROKER, _SYSTEM, _PLANE = range(4)
-# Each starts a control plane of its own: two fit on two cores.
+# Each starts a control plane that its files share: two fit on two cores.
 _PLANE_GROUPS = 2
 # They measure CPU, one after the other at the end: the fewest tests run beside them then. So do
 # those in a virtual machine, which is slow.
@@ -92,10 +92,13 @@ def _turn(item: pytest.Item, *, runs_in_parallel: bool) -> int:
 def group_of(item: pytest.Item) -> str:
     """Tests of one group run in one process: those of a file, but for the longest."""
     if item.get_closest_marker("plane"):
-        # Both groups take about as long. Tests of providers share a Prometheus with history.
-        files = sorted(Path(__file__).parent.glob("cluster/test_*.py"))
-        number = files.index(item.path) if item.path in files else "storm" in item.path.name
-        return f"plane {number % _PLANE_GROUPS}"
+        names = getattr(item, "fixturenames", ())
+        if "plane" in names:
+            files = sorted(Path(__file__).parent.glob("cluster/test_*.py"))
+            number = files.index(item.path) if item.path in files else "storm" in item.path.name
+            return f"plane {number % _PLANE_GROUPS}"
+        # Others start control planes of their own, or share a Prometheus with history.
+        return "prometheus" if "prometheus" in names else str(item.path)
     # One virtual machine at a time: it has two CPUs.
     if item.path.name in _MEASURE_CPU or _boots_guest(item):
         return "CPU"

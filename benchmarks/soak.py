@@ -83,6 +83,7 @@ def role_flags(folder: Path, kubeconfig: Path, prometheus: str) -> dict[str, tup
         "evictor": (*access, *page, "--mode", "act"),
         # Nothing listens there: it tries again for ever if an alert opens.
         "notifier": ("--alertmanager-urls", "http://127.0.0.1:1", *page),
+        "archive": ("--directory", str(folder / "archive"), "--file-seconds", "60", *page),
         "node-actuator": (
             *("--socket-path", str(folder / "exporter.sock"), "--node-name", MEASURED, *page),
             *("--state-file", str(folder / "node-actuator.json")),

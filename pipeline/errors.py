@@ -326,6 +326,10 @@ class StateError(SpringtideError):
     """Model state is invalid."""
 
 
+class ArchiveError(SpringtideError):
+    """An archive is in use, damaged, of another topic, or cannot be written."""
+
+
 class CheckpointError(StateError, ValueError):
     """A checkpoint cannot be read, or does not fit the model."""
 

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import InvalidRecordError, RecordError, StateError
+from pipeline.errors import ArchiveError, InvalidRecordError, RecordError
 from pipeline.topics.codec import Record, decode_json, encode_json
 
 METADATA_KEY: Final = b"springtide"
@@ -138,14 +138,14 @@ def newest_segment(directory: Path) -> SegmentMetadata | None:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Create the directory and keep other archivers out of it while the context lasts; the lock
-    ends with the process. Raises `StateError` if another archiver has it."""
-    directory.mkdir(parents=True, exist_ok=True)
+    ends with the process. Raises `ArchiveError` if another archiver has it."""
+    directory.mkdir(exist_ok=True)
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StateError(
+            raise ArchiveError(
                 f"another archiver writes to {directory}",
                 hint="stop it, or give each archiver a directory of its own",
             ) from None

@@ -22,7 +22,8 @@ from pipeline.archive.archive_files import (
     sync,
 )
 from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
-from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA
+from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA, DICTIONARY_COLUMNS
+from pipeline.topics.samples import NUMBER_COLUMNS
 
 ROW_GROUP_ROWS: Final = 16_384
 MOST_WAITING_ROWS: Final = 131_072
@@ -127,6 +128,11 @@ class SegmentWriter:
     def _open(self, day: date) -> _OpenFile:
         path = partial_path(self._directory, day, self.segment)
         path.parent.mkdir(exist_ok=True)
-        writer = pq.ParquetWriter(path, ARCHIVE_SCHEMA, compression="zstd", version="2.6")
+        writer = pq.ParquetWriter(
+            path, ARCHIVE_SCHEMA, compression="zstd", version="2.6",
+            use_dictionary=DICTIONARY_COLUMNS,
+            # 22% smaller than dictionaries, and written and read faster.
+            column_encoding=dict.fromkeys(NUMBER_COLUMNS, "BYTE_STREAM_SPLIT"),
+        )  # fmt: skip
         file = self._files[day] = _OpenFile(path, writer, [])
         return file

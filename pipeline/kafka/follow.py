@@ -38,7 +38,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from pipeline.errors import BrokerUnavailableError, KafkaError
 from pipeline.kafka import record_batches
 from pipeline.kafka.client import limit_connections, limit_metadata_requests, translated_errors
-from pipeline.kafka.topic_ids import topic_ids
+from pipeline.kafka.topic_ids import cluster_id, topic_ids
 from pipeline.settings import KafkaSettings
 from pipeline.tasks import run_within
 from pipeline.topics.registry import MAX_RECORD_BYTES, Topic, is_in_transactions
@@ -146,6 +146,11 @@ class Follower:
         """The ids of the assigned topics by name; empty if the broker is too old to tell."""
         with translated_errors(self._servers, self._doing):
             return await topic_ids(self._consumer._client, {tp.topic for tp in self.assigned})
+
+    async def cluster_id(self) -> str:
+        """The id of the Kafka cluster; empty if the broker is too old to tell."""
+        with translated_errors(self._servers, self._doing):
+            return await cluster_id(self._consumer._client)
 
     async def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
         """The offset of the first record appended at this time (milliseconds since 1970, or before)

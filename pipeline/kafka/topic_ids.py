@@ -1,4 +1,4 @@
-"""The ids of topics, which tell a recreated topic from one that lost records.
+"""The ids of topics, which tell a recreated topic from one that lost records, and of the cluster.
 
 aiokafka 0.14 asks for metadata in version 5, which has no ids: the request is declared here.
 """
@@ -104,31 +104,44 @@ class _MetadataRequest(Request[_MetadataRequestStruct]):  # type: ignore[misc]
 async def topic_ids(client: AIOKafkaClient, topics: Collection[str]) -> dict[str, str]:
     """The ids of these topics by name, without those that do not exist; empty if the broker is too
     old to tell. Raises what aiokafka raises if no broker answers within the request time-out."""
+    response = await _ask(client, topics)
+    if response is None:
+        return {}
+    return {
+        name: str(uuid.UUID(bytes=topic_id))
+        for code, name, topic_id, *_ in response.topics
+        if code == 0
+    }
+
+
+async def cluster_id(client: AIOKafkaClient) -> str:
+    """The id of the Kafka cluster; empty if the broker is too old to tell. Raises as
+    `topic_ids`."""
+    response = await _ask(client, ())
+    return "" if response is None else response.cluster_id or ""
+
+
+async def _ask(client: AIOKafkaClient, topics: Collection[str]) -> Any:
+    """The metadata of these topics, from any broker; None if it is too old."""
     deadline = monotonic() + client._request_timeout_ms / 1000
     while True:
         try:
-            return await _ids_of_any(client, topics)
+            return await _ask_any(client, topics)
         except NotImplementedError:
-            return {}
+            return None
         except KafkaError:
             if monotonic() > deadline:
                 raise
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _ids_of_any(client: AIOKafkaClient, topics: Collection[str]) -> dict[str, str]:
+async def _ask_any(client: AIOKafkaClient, topics: Collection[str]) -> Any:
     """Ask all brokers in random order until one answers."""
     failure: KafkaError = KafkaConnectionError("no broker is known")
     brokers = [broker.nodeId for broker in client.cluster.brokers()]
     for broker in random.sample(brokers, len(brokers)):
         try:
-            response = await client.send(broker, _MetadataRequest(topics))
+            return await client.send(broker, _MetadataRequest(topics))
         except KafkaError as error:
             failure = error
-        else:
-            return {
-                name: str(uuid.UUID(bytes=topic_id))
-                for code, name, topic_id, *_ in response.topics
-                if code == 0
-            }
     raise failure

@@ -10,6 +10,7 @@ from pipeline.settings.actuator_settings import (
     NotifierSettings,
     PlannerSettings,
 )
+from pipeline.settings.archive_settings import ArchiveSettings
 from pipeline.settings.base import Secret
 from pipeline.settings.describe import SettingDescription, describe_settings, settings_markdown
 from pipeline.settings.exporter_settings import (
@@ -35,6 +36,7 @@ from pipeline.settings.worker_settings import WorkerSettings
 
 __all__ = [
     "ActuatorSettings",
+    "ArchiveSettings",
     "BucketSettings",
     "EvictorSettings",
     "ExporterSettings",

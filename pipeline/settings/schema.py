@@ -13,6 +13,7 @@ from pipeline.settings.actuator_settings import (
     NotifierSettings,
     PlannerSettings,
 )
+from pipeline.settings.archive_settings import ArchiveSettings
 from pipeline.settings.base import Section
 from pipeline.settings.exporter_settings import ExporterSettings
 from pipeline.settings.extender_settings import ExtenderSettings
@@ -51,6 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     evictor: EvictorSettings = EvictorSettings()
     planner: PlannerSettings = PlannerSettings()
     notifier: NotifierSettings = NotifierSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     node_actuator: NodeActuatorSettings = NodeActuatorSettings()
     provider: ProviderSettings = ProviderSettings()
     log: LogSettings = LogSettings()

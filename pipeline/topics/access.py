@@ -124,6 +124,7 @@ ROLES: Final[Mapping[str, Role]] = {
             writes=(EVICTION_REQUESTS,),
         ),
         Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE, ALERTS)),
+        Role(name="archive", task="writes windows to Parquet files", reads=(WINDOWS,)),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),
         Role(
             name="operator", task="`topics apply`, `doctor`, `model import`, other commands",

@@ -7,12 +7,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline.archive import segment_writer
 from pipeline.archive.archive_files import (
-    SegmentMetadata,
     archive_files,
     file_name,
     locked,
@@ -24,44 +22,10 @@ from pipeline.archive.archive_files import (
 )
 from pipeline.archive.archive_reader import read_table, read_windows
 from pipeline.archive.segment_writer import SegmentWriter, day_of
-from pipeline.errors import InvalidRecordError, StateError, UsageError
-from pipeline.kafka.partition import partition_of
+from pipeline.errors import ArchiveError, InvalidRecordError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
-from tests.processors.archive.random_windows import random_log
+from tests.archive.archives import TODAY, log_of, metadata_of, write
 from tests.processors.archive.window_equality import parts
-
-TODAY = date(2025, 11, 30)
-
-
-def log_of(seed: int, count: int = 30, days: int = 3) -> list[LoggedWindow]:
-    """A random log in which each node has its partition."""
-    records = random_log(np.random.default_rng(seed), count, days)
-    return [LoggedWindow(partition_of(r.window.header.node, 2), *r[1:]) for r in records]
-
-
-def write(directory: Path, records: list[LoggedWindow], segments: int = 3) -> None:
-    """Write the records as so many segments."""
-    ends = [0, 0]
-    for segment in range(segments):
-        writer = SegmentWriter(directory, segment)
-        starts = [*ends]
-        for record in _part(records, segment, segments):
-            writer.add(record)
-            ends[record.partition] = record.offset + 1
-        writer.commit(_metadata(segment, starts, ends), TODAY)
-
-
-def _part(records: list[LoggedWindow], segment: int, segments: int) -> list[LoggedWindow]:
-    size = -(-len(records) // segments)
-    return records[segment * size : (segment + 1) * size]
-
-
-def _metadata(segment: int, starts: list[int], ends: list[int]) -> SegmentMetadata:
-    offsets = tuple(zip(starts, ends, strict=True))
-    return SegmentMetadata(
-        topic="springtide.windows", cluster_id="c", topic_id="t", segment=segment, days=(),
-        offsets=offsets,
-    )  # fmt: skip
 
 
 def by_node(records: list[LoggedWindow]) -> dict[str, list[Any]]:
@@ -155,7 +119,7 @@ def test_the_newest_segment_has_the_position(tmp_path: Path) -> None:
 
 
 def test_a_segment_without_windows_has_a_file_and_a_position(tmp_path: Path) -> None:
-    SegmentWriter(tmp_path, 7).commit(_metadata(7, [3, 4], [5, 4]), TODAY)
+    SegmentWriter(tmp_path, 7).commit(metadata_of(7, [3, 4], [5, 4]), TODAY)
     newest = newest_segment(tmp_path)
     assert newest is not None
     assert (newest.segment, newest.days, newest.offsets) == (7, ("2025-11-30",), ((3, 5), (4, 4)))
@@ -193,7 +157,7 @@ def test_a_failed_segment_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         writer.add(record)
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space"):
-        writer.commit(_metadata(3, [0, 0], [1, 1]), TODAY)
+        writer.commit(metadata_of(3, [0, 0], [1, 1]), TODAY)
     monkeypatch.undo()
     writer.abandon()
     recover(tmp_path)
@@ -212,7 +176,7 @@ def test_old_days_are_removed_but_not_the_position(tmp_path: Path) -> None:
 
 def test_two_archivers_cannot_have_one_directory(tmp_path: Path) -> None:
     other = locked(tmp_path / "archive")
-    with locked(tmp_path / "archive"), pytest.raises(StateError, match="another archiver writes"):
+    with locked(tmp_path / "archive"), pytest.raises(ArchiveError, match="another archiver writes"):
         other.__enter__()
     with locked(tmp_path / "archive"):
         pass
@@ -226,7 +190,7 @@ def test_a_flood_of_days_ends_a_segment_early(tmp_path: Path) -> None:
         writer.add(records[added])
         added += 1
     assert added < len(records)
-    assert len(writer.commit(_metadata(0, [0, 0], [0, 0]), TODAY)) == segment_writer.MOST_DAYS
+    assert len(writer.commit(metadata_of(0, [0, 0], [0, 0]), TODAY)) == segment_writer.MOST_DAYS
 
 
 def test_metadata_say_what_a_file_holds(tmp_path: Path) -> None:

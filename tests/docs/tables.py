@@ -17,6 +17,7 @@ import grimp  # which import-linter is made of
 import msgspec
 
 from pipeline.extender import limits
+from pipeline.processors.archive.archive_schema import columns_table
 from pipeline.processors.descheduling.descheduler_config import ConfigurationKeys
 from pipeline.processors.descheduling.field_types import DURATION
 from pipeline.processors.descheduling.low_node_load_args import LowNodeLoadArgs
@@ -55,6 +56,7 @@ _METRIC_PAGES: Final = {
     "actuators/node": "../reference/node-actuator.md#what-to-watch",
     "actuators/planner": "../reference/planner.md#operation",
     "node-exporter/node_exporter": "../reference/exporter.md#metrics",
+    "pipeline/archive": "../reference/archive.md#metrics",
     "pipeline/agents": "operate.md#what-to-watch",
     "pipeline/extender": "../reference/extender.md#metrics",
     "pipeline/kafka": "operate.md#what-to-watch",
@@ -77,7 +79,7 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
 # Commands of roles that have a metrics page.
 _ROLES: Final = (
     "exporter", "node-actuator", "worker", "watcher", "provider", "actuator", "planner", "evictor",
-    "notifier", "extender",
+    "notifier", "archive", "extender",
 )  # fmt: skip
 _DECLARES_METRICS: Final = re.compile(
     r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
@@ -94,6 +96,7 @@ def pages() -> dict[Path, str]:
     sources = [(f"`{s.name}`", s.help) for s in map(SOURCES.get, SOURCES.points)]
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
+        "reference/archive.md": {"columns": columns_table()},
         "how-to/add-a-metric.md": {"metrics": metrics_table()},
         "reference/descheduler.md": {
             title: arguments_table(kind) for title, kind in _ARGUMENTS.items()

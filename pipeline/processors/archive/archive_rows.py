@@ -73,8 +73,8 @@ def _window_columns(records: Sequence[LoggedWindow]) -> dict[str, pa.Array]:
     )
     return {
         "type": _array("type", (record.window.type for record in records)),
-        "partition": _array("partition", (record.partition for record in records)),
-        "offset": _array("offset", (record.offset for record in records)),
+        "log_partition": _array("log_partition", (record.partition for record in records)),
+        "log_offset": _array("log_offset", (record.offset for record in records)),
         "node": _array("node", (head.node for head in heads)),
         "window_start": _array("window_start", starts),
         "window_end": _array("window_end", ends),

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.topics.pod_columns import DecodedPods
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS
 from pipeline.topics.windows import POD_COLUMNS
 
@@ -60,8 +59,8 @@ def _pod_type(name: str) -> pa.DataType:
 
 COLUMNS: Final[dict[str, Column]] = {
     "type": Column(_TEXT, _ALL, "`window`; or the end of a node: `retraction`, `departure`"),
-    "partition": Column(pa.int32(), _ALL, "partition of the record in the topic"),
-    "offset": Column(_WHOLE, _ALL, "offset of the record in its partition"),
+    "log_partition": Column(pa.int32(), _ALL, "partition of the record in the topic"),
+    "log_offset": Column(_WHOLE, _ALL, "offset of the record in its partition"),
     "node": Column(_TEXT, _ALL, "name of the node"),
     "window_start": Column(_TIME, _ALL, "start of the window; null for the end of a node"),
     "window_end": Column(_TIME, _ALL, "end of the window; null for the end of a node"),
@@ -98,15 +97,23 @@ COLUMNS: Final[dict[str, Column]] = {
 }
 """The columns by name, in order."""
 
-ARCHIVE_SCHEMA: Final = pa.schema([(name, column.type) for name, column in COLUMNS.items()])
+DICTIONARY_COLUMNS: Final = [
+    name for name in COLUMNS if name not in (*NUMBER_COLUMNS, *LIST_COLUMNS, "gauges")
+]
+"""Columns whose values repeat, to be encoded by dictionaries. Measured numbers hardly do."""
 
-assert set(_POD_MEANINGS) == set(DecodedPods.__struct_fields__)
+ARCHIVE_SCHEMA: Final = pa.schema([(name, column.type) for name, column in COLUMNS.items()])
 
 
 def columns_table() -> str:
     """The columns as the table of docs/reference/archive.md."""
     lines = ["| column | type | rows | meaning |", "|---|---|---|---|"]
     for name, (kind, rows, meaning) in COLUMNS.items():
-        text = str(kind).replace("<item: double>", " of double").replace(", ", ", ")
-        lines.append(f"| `{name}` | {text} | {rows} | {meaning} |")
+        lines.append(f"| `{name}` | {_type_text(kind)} | {rows} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        return f"map of {kind.key_type} to {kind.item_type}"
+    return f"list of {kind.value_type}" if pa.types.is_list(kind) else str(kind)

@@ -34,9 +34,9 @@ _NODE: Final = KINDS.index("node")
 _json = msgspec.json.Decoder()
 # The columns of the node's row that windows are made of.
 _OF_NODE: Final = (
-    "type", "partition", "offset", "node", "window_start", "window_end", "node_facts", "machine_id",
-    "source", "boot_id", "epoch", "sequence", "simulated", "sample_offset", "sample_appended",
-    "statistics", "bad_values",
+    "type", "log_partition", "log_offset", "node", "window_start", "window_end", "node_facts",
+    "machine_id", "source", "boot_id", "epoch", "sequence", "simulated", "sample_offset",
+    "sample_appended", "statistics", "bad_values",
 )  # fmt: skip
 
 
@@ -219,13 +219,15 @@ def archived_windows(batch: pa.RecordBatch) -> Iterator[LoggedWindow]:
     qos = batch["qos"].to_pylist()
     for head, place in zip(_heads(batch, len(rows)), rows, strict=True):
         yield LoggedWindow(
-            head["partition"], head["offset"], _window(head, place, listings, numbers, qos[place])
+            head["log_partition"],
+            head["log_offset"],
+            _window(head, place, listings, numbers, qos[place]),
         )
 
 
 def _window_starts(batch: pa.RecordBatch) -> list[int]:
     """The first row of each window."""
-    offsets, partitions = batch["offset"].to_numpy(), batch["partition"].to_numpy()
+    offsets, partitions = batch["log_offset"].to_numpy(), batch["log_partition"].to_numpy()
     is_new = (offsets[1:] != offsets[:-1]) | (partitions[1:] != partitions[:-1])
     return [0, *(np.flatnonzero(is_new) + 1).tolist()]
 

@@ -133,9 +133,11 @@ def _pods(random: np.random.Generator, count: int) -> DecodedPods:
 
 
 def _numbers(random: np.random.Generator, count: int) -> pa.DoubleArray:
-    values = [_choice(random, (None, *_VALUES, float(random.normal()))) for _ in range(count)]
-    return pa.array(values, pa.float64(), from_pandas=False)
+    values = np.where(
+        random.random(count) < 0.5, random.choice(_VALUES, count), random.normal(size=count)
+    )
+    return pa.array(values, mask=random.random(count) < 0.2)
 
 
 def _choice(random: np.random.Generator, values: Sequence[Any]) -> Any:
-    return values[int(random.integers(len(values)))]
+    return values[int(random.random() * len(values))]

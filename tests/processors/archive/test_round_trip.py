@@ -78,7 +78,7 @@ def test_facts_that_repeat_are_one_object_as_in_the_log() -> None:
 def test_rows_are_flat_and_null_where_unknown() -> None:
     rows = archive_rows([LoggedWindow(3, 7, WINDOW)]).to_pylist()
     assert [row["kind"] for row in rows] == ["node", "pod", "pod", "tier", "host_app"]
-    assert {row["offset"] for row in rows} == {7}
+    assert {row["log_offset"] for row in rows} == {7}
     assert {row["node"] for row in rows} == {"node-1.example"}
     assert rows[0]["window_end"].isoformat() == "2023-11-14T22:14:00+00:00"
     assert rows[0]["points_cpu_cores"] == [0.0, 1.0, None, 2.5]

@@ -22,7 +22,7 @@ from pipeline.settings.exporter_settings import (
 from pipeline.settings.extender_settings import ExtenderSettings
 from pipeline.settings.kafka_settings import KafkaSettings
 from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSettings
-from pipeline.settings.load import flag_name, load_settings, variable_name
+from pipeline.settings.load import flag_name, load_settings, settings_with, variable_name
 from pipeline.settings.model_settings import (
     BucketSettings,
     HalfLifeSettings,
@@ -62,5 +62,6 @@ __all__ = [
     "load_settings",
     "node_name",
     "settings_markdown",
+    "settings_with",
     "variable_name",
 ]

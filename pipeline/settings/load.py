@@ -8,7 +8,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -122,7 +122,29 @@ def load_settings(
         source = f"flag {flag_name(key)}" if key in types else "flag"
         _collect(raw_values, problems, types, key, _RawValue(value, source, isinstance(value, str)))
 
-    values: dict[str, object] = {}
+    return _validated(raw_values, problems, {})
+
+
+def settings_with(settings: Settings, tree: Mapping[object, object], source: str) -> Settings:
+    """Return `settings` with the values of a tree as in a settings file, read from `source`.
+
+    Raises `SettingsError` with all problems.
+    """
+    types = leaf_types()
+    raw_values: dict[str, _RawValue] = {}
+    problems: list[_Problem] = []
+    for key, value in _flatten(tree, types):
+        _collect(raw_values, problems, types, key, _RawValue(value, source, is_text=False))
+    usual = {key: reduce(getattr, key.split("."), settings) for key in types}
+    return _validated(raw_values, problems, usual)
+
+
+def _validated(
+    raw_values: Mapping[str, _RawValue], problems: list[_Problem], usual: Mapping[str, object]
+) -> Settings:
+    """Return the settings of `raw_values`, and for other keys of `usual` or the defaults."""
+    types = leaf_types()
+    values: dict[str, object] = dict(usual)
     for key, raw in raw_values.items():
         try:
             values[key] = _convert(raw, types[key])

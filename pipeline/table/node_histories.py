@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from pipeline.errors import KeyMismatchError
+from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.hot_nodes.threshold_advice import NodeHistories, Present
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
@@ -72,7 +72,11 @@ class HistoryStore:
             raise KeyMismatchError(f"payload is about {record.node[:80]!r}, key about {node!r:.80}")
         if old is not None and record.position < old.position:
             return False
-        self._by_node[node] = _History(record.position, parse_time(record.as_of), _values(record))
+        try:
+            values = _values(record)
+        except OverflowError as error:
+            raise InvalidRecordError(f"a count is too large: {error}") from error
+        self._by_node[node] = _History(record.position, parse_time(record.as_of), values)
         return True
 
     def forget(self, before: float) -> None:
@@ -169,18 +173,18 @@ def _nodes(
     expiration_seconds: float,
 ) -> NodeHistories:  # fmt: skip
     room = np.stack([table["raw_cpu_cores"][rows], table["raw_memory_bytes"][rows]], axis=1)
-    percent = 100.0 / np.where(room > 0.0, room, np.nan)
-    percent = np.concatenate([percent, percent], axis=1)
     columns = [
         table[f"{scope}_{unit}"][rows]
         for scope in ("usage", "prod_usage") for unit in ("cpu_cores", "memory_bytes")
     ]  # fmt: skip
     mean, stdev, seconds, samples = np.stack(values, axis=1)
-    observed = samples * table["window_seconds"][rows][:, None]
-    return NodeHistories(
-        mean=mean * percent,
-        stdev=stdev * percent,
-        seconds=np.minimum(seconds, observed),
-        usage=np.stack(columns, axis=1) * percent,
-        is_fresh=table.fresh(rows, now, expiration_seconds),
-    )
+    window = table["window_seconds"][rows][:, None]
+    with np.errstate(over="ignore", invalid="ignore"):  # absurd amounts are unknown to readers
+        percent = np.tile(100.0 / np.where(room > 0.0, room, np.nan), 2)
+        return NodeHistories(
+            mean=mean * percent,
+            stdev=stdev * percent,
+            seconds=np.minimum(seconds, samples * window),
+            usage=np.stack(columns, axis=1) * percent,
+            is_fresh=table.fresh(rows, now, expiration_seconds),
+        )

@@ -9,6 +9,7 @@ import pytest
 from actuators.planner import threshold_proposals
 from actuators.planner.threshold_proposals import PROPOSED, set_proposals
 from pipeline.errors import RecordError
+from pipeline.processors.hot_nodes.threshold_advice import advise
 from pipeline.table import Table
 from pipeline.table.node_histories import (
     OLDEST_SECONDS,
@@ -88,7 +89,8 @@ def test_newer_record_counts_whatever_the_order() -> None:
     ("key", "value"),
     [
         (None, prediction()), (b"b", prediction()), (b"\xff", prediction()), (b"a", b"no JSON"),
-        (b"a", b'{"node": "a"}'), (b"a", prediction().replace(b'"as_of":"', b'"as_of":"x')),
+        (b"a", b'{"node": "a"}'), (b"a", prediction(node_peaks=entity(2.0, samples=10**400))),
+        (b"a", prediction().replace(b'"as_of":"', b'"as_of":"x')),
     ],
 )  # fmt: skip
 def test_invalid_record_is_refused_and_changes_nothing(key: bytes | None, value: bytes) -> None:
@@ -134,6 +136,17 @@ def test_history_is_no_longer_than_its_samples() -> None:
 def test_unknown_history_is_not_zero(value: bytes) -> None:
     nodes = of_default(store_of(a=value))
     assert np.isnan([nodes.mean[0, 0], nodes.stdev[0, 0]]).all()
+
+
+@pytest.mark.parametrize(
+    ("entity_of_node", "cores"),
+    [(entity(1e308), 4.0), (entity(-1e308), 4.0), (entity(2.0, 1e308), 4.0), (entity(2.0), 5e-324)],
+)
+def test_absurd_amounts_are_unknown(entity_of_node: EntityPeaks, cores: float) -> None:
+    store = store_of(a=prediction(node_peaks=entity_of_node))
+    (pool,) = pool_histories(table_of(node_state("a", cores=cores)), store, NOW, 180.0)
+    cpu = advise(pool.nodes, pool.present)[0]
+    assert cpu.excluded_nodes == {"stale": 0, "short": 0, "unknown": 1}
 
 
 def test_nodes_without_allocatable_or_prediction_are_unknown() -> None:

@@ -86,16 +86,28 @@ def maximum(
 
 
 def percentile(
-    recent: Codes, newest: IntArray, rows: IntArray, resource: int, slots: int, ranks: IntArray
+    recent: Codes,
+    newest: IntArray,
+    rows: IntArray,
+    resource: int,
+    slots: int,
+    ranks: IntArray,
+    shares: FloatArray | None = None,
 ) -> FloatArray:
     """One of the values in the last `slots` slots of each of these rows, (n,): of c ascending
-    values the one at `ranks[c]`; NaN without one."""
+    values the one at `ranks[c]`; NaN without one. With `shares`, it lies so far on the way from
+    that value to the next one: by the share `shares[c]`."""
     codes = _codes_of(recent, newest, rows, resource, slots)
     # Codes ascend as values do. For 16 bits numpy's stable sort is a radix sort.
     codes.sort(axis=1, kind="stable")
     empty = (codes == 0).sum(axis=1)
     place = np.minimum(empty + ranks[SLOTS - empty], SLOTS - 1)
-    return np.asarray(CODE_VALUES[resource][codes[np.arange(len(rows)), place]])
+    row = np.arange(len(rows))
+    values = np.asarray(CODE_VALUES[resource][codes[row, place]])
+    if shares is None:
+        return values
+    following = CODE_VALUES[resource][codes[row, np.minimum(place + 1, SLOTS - 1)]]
+    return np.asarray(values + shares[SLOTS - empty] * (following - values))
 
 
 def _codes_of(recent: Codes, newest: IntArray, rows: IntArray, resource: int, slots: int) -> Codes:

@@ -1,7 +1,7 @@
 """Options of a predictor: name, default, allowed values, and the check of a given value."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,6 +39,17 @@ def between(name: str, default: float, low: float, high: float, help: str) -> Op
         return float(value)
 
     return Option(name, default, help, f"{low:.15g} to {high:.15g}", check)
+
+
+def choice(name: str, default: str, allowed: Sequence[str], help: str) -> Option:
+    """One of a few texts."""
+
+    def check(name: str, value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"{name} is {value!r:.100}, not {' or '.join(allowed)}")
+        return value
+
+    return Option(name, default, help, " or ".join(f"`{text}`" for text in allowed), check)
 
 
 def check_fraction(name: str, value: float) -> float:

@@ -63,6 +63,17 @@ def test_the_peak_of_a_pod_is_the_exact_percentile_of_its_slots(
     assert exact <= peak <= exact * OFF
 
 
+@given(st.lists(USAGE, min_size=1, max_size=80), st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
+@LAWS
+def test_linear_interpolation_is_that_of_numpy(usages: list[float], fraction: float) -> None:
+    windows = [window(10 * (end + 1), [Pod("a", (usage, GIB))]) for end, usage in enumerate(usages)]
+    options = {"resource-central": {"cpu": fraction, "interpolation": "linear"}}
+    result = answer(windows, "resource-central", options=options, expiration_seconds=1e6)
+    exact = np.quantile(usages, fraction)
+    peak = result.predictors["resource-central"].pod_raw[0, 0]
+    assert exact * (1 - 1e-9) <= peak <= exact * OFF
+
+
 @given(st.decimals("0", "1", places=4), st.integers(1, 288))
 @settings(deadline=None)
 def test_ranks_follow_from_exact_fractions(fraction: object, count: int) -> None:

@@ -1,0 +1,187 @@
+"""`springtide backtest`: judge predictors on traces of past usage, without Kafka."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import pyarrow as pa
+import pyarrow.parquet
+
+from pipeline.cli.backtest_files import (
+    check_variants,
+    read_suites,
+    read_variants,
+    settings_variants,
+)
+from pipeline.cli.duration_option import Duration
+from pipeline.cli.help_sections import Command
+from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.options import settings_options
+from pipeline.cli.safe_output import print_lines, print_progress
+from pipeline.errors import UsageError
+from pipeline.processors.backtest import report
+from pipeline.processors.backtest.judge import Judgement, judge
+from pipeline.processors.backtest.peers import PEERS
+from pipeline.processors.backtest.suites import (
+    Selection,
+    Suite,
+    selected_suites,
+)
+from pipeline.processors.backtest.trace import Trace
+from pipeline.settings import Settings
+from pipeline.sources.trace_folders import datasets, read_dataset
+
+_PROGRESS_SECONDS: Final = 2.0
+_HOUR: Final = 3600
+
+
+@click.command(
+    cls=Command,
+    exit_codes={0: "judged", 1: "failure: a file is no trace, or a predictor failed"},
+)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--variants",
+    "variants_file",
+    type=click.Path(path_type=Path),
+    help="Judge the variants in this file (YAML), - for standard input; by default each predictor "
+    "of model.predictors.",
+)
+@click.option("--peers", is_flag=True, help="Judge predictors of other systems, too.")
+@click.option(
+    "--suites",
+    "suites_file",
+    type=click.Path(path_type=Path),
+    help="Judge on the suites in this file (YAML); by default what the traces have.",
+)
+@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
+@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
+@click.option(
+    "--resource",
+    "resources",
+    type=click.Choice(["cpu", "memory"]),
+    multiple=True,
+    help="Only this resource; may be repeated.",
+)
+@click.option(
+    "--horizon",
+    "horizons",
+    type=Duration(),
+    multiple=True,
+    help="How long a prediction has to hold, such as 24h; may be repeated.",
+)
+@click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
+@click.option("--stride", type=Duration(), help="Time between scored predictions.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
+@click.option(
+    "--parquet",
+    "parquet_file",
+    type=click.Path(path_type=Path),
+    help="Write the results of every node here.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
+@settings_options("model.*")
+def command(
+    settings: Settings,
+    folder: Path,
+    variants_file: Path | None,
+    peers: bool,
+    suites_file: Path | None,
+    names: Sequence[str],
+    scenarios: Sequence[str],
+    resources: Sequence[str],
+    horizons: Sequence[float],
+    burn_in: float | None,
+    stride: float | None,
+    json_file: Path | None,
+    parquet_file: Path | None,
+    overwrite: bool,
+) -> None:
+    """Judge predictors on the traces in FOLDER: how often they predicted too little, and how much
+    of the requests they would have given away.
+
+    The predictors run as in a worker, in event time. A data set is a pair of files,
+    NAME.series.parquet and NAME.placement.parquet. docs/reference/backtest.md describes the files,
+    the protocol and the results.
+
+    \b
+    Examples:
+      springtide backtest traces --peers --json results.json
+      springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
+      springtide backtest traces --variants variants.yaml --dataset april
+    """  # fmt: skip
+    for path in (json_file, parquet_file):
+        if path is not None:
+            require_new(path, overwrite=overwrite)
+    variants = settings_variants(settings)
+    if variants_file is not None:
+        variants = read_variants(variants_file, settings)
+    variants += PEERS if peers else ()
+    check_variants(variants)
+    given = None if suites_file is None else read_suites(suites_file)
+    selection = Selection(
+        scenarios=scenarios,
+        resources=resources,
+        horizon_hours=[seconds / _HOUR for seconds in horizons],
+        burn_in_hours=None if burn_in is None else burn_in / _HOUR,
+        stride_seconds=stride,
+    )
+    judgements: list[Judgement] = []
+    for name in _chosen(folder, names, given):
+        for trace in read_dataset(folder, name):
+            suites = _suites(trace, given, selection)
+            if suites:
+                judgements += judge(trace, suites, variants, _progress(trace))
+    if not judgements:
+        raise UsageError("no suite is left", hint="drop one of --dataset, --scenario, --resource")
+    print_lines(report.text(judgements))
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(report.document(judgements), indent=1).encode())
+    if parquet_file is not None:
+        write_atomically(parquet_file, _parquet(report.machine_table(judgements)))
+
+
+def _chosen(folder: Path, names: Sequence[str], given: Sequence[Suite] | None) -> list[str]:
+    """The data sets to read. Raises `UsageError` for one that is not there."""
+    present = datasets(folder)
+    wanted = dict.fromkeys(names or ([suite.dataset for suite in given] if given else present))
+    if missing := [name for name in wanted if name not in present]:
+        raise UsageError(
+            f"{folder} has no data set {missing[0]!r:.100}",
+            hint=f"it has {', '.join(present[:10])}",
+        )
+    return [*wanted]
+
+
+def _suites(trace: Trace, given: Sequence[Suite] | None, selection: Selection) -> list[Suite]:
+    if given is None:
+        return selected_suites(trace, selection)
+    place = (trace.dataset, trace.scenario)
+    return [suite for suite in given if (suite.dataset, suite.scenario) == place]
+
+
+def _progress(trace: Trace) -> Callable[[int], None]:
+    """Report how far a trace is, every few seconds on a terminal."""
+    last = time.monotonic()
+    is_first = True
+
+    def report_step(step: int) -> None:
+        nonlocal last, is_first
+        now = time.monotonic()
+        if now - last >= _PROGRESS_SECONDS:
+            share = 100 * step // trace.steps
+            text = f"{trace.dataset}, {trace.scenario}: {share}% of {trace.steps} steps"
+            print_progress(text, is_first=is_first)
+            last, is_first = now, False
+
+    return report_step
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

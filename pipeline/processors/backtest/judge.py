@@ -1,0 +1,185 @@
+"""Judge variants on the suites of traces, and sum up what came out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.backtest.protocol import (
+    TOLERANCE,
+    FleetScores,
+    MachineScores,
+    hindsight_savings,
+    outcomes,
+    over_machines,
+    score,
+)
+from pipeline.processors.backtest.replay import Run, Variant, replay
+from pipeline.processors.backtest.suites import Suite
+from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.model.model_config import RESOURCES
+
+HINDSIGHT_VIOLATIONS = (0.01, 0.03, 0.05)
+"""Rates of violations at which hindsight savings are computed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """How a variant did in a suite: per machine, the nodes of `nodes`, and over machines.
+
+    `hindsight` are the savings at each of `HINDSIGHT_VIOLATIONS`.
+    """
+
+    suite: Suite
+    variant: Variant
+    nodes: tuple[str, ...]
+    machines: MachineScores
+    fleet: FleetScores
+    hindsight: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A variant over all suites: one configuration has to do for all of them.
+
+    `violation` is that of the worst suite, `savings` are averaged within origins and then over
+    these; severity and `violation_p90` are those of the worst suite.
+    """
+
+    variant: Variant
+    worst_suite: str
+    violation: float
+    mean_violation: float
+    violation_p90: float
+    severity: float
+    savings: float
+
+
+def settings_hash(variant: Variant) -> str:
+    """A hash of all that shapes the predictions of a variant."""
+    config = variant.config
+    parts = (
+        config.strategy,
+        config.options.get(config.strategy.predictor, {}),
+        config.fingerprint(""),
+        config.class_horizon_seconds,
+        variant.counts,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def judge(
+    trace: Trace,
+    suites: Sequence[Suite],
+    variants: Sequence[Variant],
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Judgement]:
+    """Judge each variant on each of the suites of one trace, in one pass; suite by suite.
+
+    Raises `UsageError` for a suite that scores nothing, `PredictorError` for a predictor that
+    fails.
+    """
+    for suite in suites:
+        _check_length(trace, suite)
+    hours = sorted({suite.horizon_hours for suite in suites})
+    steps = {
+        horizon: np.unique(
+            np.concatenate([s.at(trace) for s in suites if s.horizon_hours == horizon])
+        )
+        for horizon in hours
+    }
+    runs = [
+        Run(_with_horizon(variant, horizon), steps[horizon])
+        for horizon in hours
+        for variant in variants
+    ]
+    predicted = replay(trace, runs, progress)
+    judgements = []
+    for suite in suites:
+        first = hours.index(suite.horizon_hours) * len(variants)
+        own = predicted[first : first + len(variants)]
+        judgements += _scored(trace, suite, variants, own, steps[suite.horizon_hours])
+    return judgements
+
+
+def _check_length(trace: Trace, suite: Suite) -> None:
+    hours = trace.steps * trace.step_seconds / 3600
+    if not len(suite.at(trace)):
+        raise UsageError(
+            f"{suite.name}: {trace.dataset} has {hours:g} h, too few for a burn-in of "
+            f"{suite.burn_in_hours:g} h and a horizon of {suite.horizon_hours:g} h",
+            hint="shorten --burn-in or --horizon",
+        )
+    if suite.resource not in trace.resources:
+        raise UsageError(
+            f"{suite.name}: no pod of {trace.dataset} in {trace.scenario} has {suite.resource}",
+            hint=f"it has {', '.join(trace.resources) or 'no resource'}",
+        )
+
+
+def _with_horizon(variant: Variant, hours: float) -> Variant:
+    config = replace(variant.config, horizon_seconds=hours * 3600, class_horizon_seconds={})
+    return replace(variant, config=config)
+
+
+def _scored(
+    trace: Trace,
+    suite: Suite,
+    variants: Sequence[Variant],
+    predicted: Sequence[FloatArray],
+    steps: IntArray,
+) -> list[Judgement]:
+    resource, at = RESOURCES.index(suite.resource), suite.at(trace)
+    happened = outcomes(trace, at, suite.horizon_steps(trace))
+    requests, oracle = happened.requests[..., resource], happened.oracle[..., resource]
+    columns, tolerance = np.searchsorted(steps, at), float(TOLERANCE[resource])
+    judgements = []
+    for variant, values in zip(variants, predicted, strict=True):
+        predictions = values[:, columns, resource]
+        machines = score(predictions, requests, oracle, tolerance)
+        judgements.append(
+            Judgement(
+                suite=suite,
+                variant=variant,
+                nodes=trace.nodes,
+                machines=machines,
+                fleet=over_machines(machines, trace.copies),
+                hindsight=tuple(
+                    hindsight_savings(predictions, requests, oracle, tolerance, rate)
+                    for rate in HINDSIGHT_VIOLATIONS
+                ),
+            )
+        )
+    return judgements
+
+
+def summaries(judgements: Sequence[Judgement]) -> list[Summary]:
+    """Each variant over all its suites, in the order of `judgements`. A suite in which no machine
+    has a point does not count."""
+    names = dict.fromkeys(judgement.variant.name for judgement in judgements)
+    return [
+        _summary([j for j in judgements if j.variant.name == name and j.fleet.machines])
+        for name in names
+        if any(j.variant.name == name and j.fleet.machines for j in judgements)
+    ]
+
+
+def _summary(own: Sequence[Judgement]) -> Summary:
+    worst = max(own, key=lambda judgement: judgement.fleet.violation)
+    origins: dict[str, list[float]] = {}
+    for judgement in own:
+        origins.setdefault(judgement.suite.source, []).append(judgement.fleet.savings)
+    return Summary(
+        variant=worst.variant,
+        worst_suite=worst.suite.name,
+        violation=worst.fleet.violation,
+        mean_violation=float(np.mean([judgement.fleet.violation for judgement in own])),
+        violation_p90=max(judgement.fleet.violation_p90 for judgement in own),
+        severity=float(np.fmax.reduce([judgement.fleet.severity for judgement in own])),
+        savings=float(np.mean([np.mean(savings) for savings in origins.values()])),
+    )

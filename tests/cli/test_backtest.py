@@ -1,0 +1,176 @@
+"""`springtide backtest`: its files, options and errors."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.cli.main import cli
+from tests.processors.backtest.trace_files import (
+    PLACEMENT,
+    SERIES,
+    series_row,
+    stay_row,
+    table_of,
+)
+
+METADATA = {"step_s": "300", "t0_unix": "1700000100", "steps": "96"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Eight hours of a pod that uses half of its request, at last more than that."""
+    usage = [250] * 80 + [450] * 16
+    series = table_of([series_row("a", usage)], SERIES, METADATA)
+    stays = [
+        stay_row(f"pod-{node}", "a", 0, 96, node=node, scenario=scenario)
+        for scenario in ("std", "dense")
+        for node in ("n1", "n2")
+    ]
+    for name in ("april", "may"):
+        pyarrow.parquet.write_table(series, tmp_path / f"{name}.series.parquet")
+        placement = table_of(stays, PLACEMENT, METADATA)
+        pyarrow.parquet.write_table(placement, tmp_path / f"{name}.placement.parquet")
+    return tmp_path
+
+
+def backtest(folder: Path, *arguments: str | Path, input: str | None = None) -> Result:
+    command = ["backtest", str(folder), *map(str, arguments)]
+    return CliRunner().invoke(cli, command, input=input)
+
+
+def test_results_as_text_json_and_parquet(folder: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out.json", tmp_path / "out.parquet"
+    result = backtest(
+        folder, "--json", out, "--parquet", table, "--cold-start-seconds", "0",
+        "--predictors", "[percentile, nsigma-v1, borg-default]",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    names = [f"{dataset}-{scenario}-cpu-1h" for dataset in ("april", "may")
+             for scenario in ("dense", "std")]  # fmt: skip
+    assert [suite["suite"] for suite in document["suites"]] == names
+    assert [line.partition(":")[0] for line in result.output.splitlines() if ":" in line] == names
+    first = document["suites"][0]
+    assert [(row["variant"], row["counts"]) for row in first["rows"]] == [
+        ("percentile", "prod"), ("nsigma-v1", "prod"), ("borg-default", "node"),
+    ]  # fmt: skip
+    # Every 15 min from 2 h to 7 h. Those of the last hour before the rise miss it, and some after.
+    assert (first["machines"], first["points"]) == (2, 40)
+    assert 0.2 <= first["rows"][0]["violation"] <= 0.4
+    assert first["rows"][2]["violation"] == 0.0
+    assert 0.3 <= first["rows"][0]["savings"] <= 0.45
+    assert [entry["variant"] for entry in document["summary"]] == [
+        "percentile", "nsigma-v1", "borg-default",
+    ]  # fmt: skip
+    rows = pyarrow.parquet.read_table(table).to_pylist()
+    assert len(rows) == 4 * 3 * 2
+    assert {row["node"] for row in rows} == {"n1", "n2"}
+
+
+def test_variants_and_suites_of_files(folder: Path, tmp_path: Path) -> None:
+    variants, suites, out = (tmp_path / name for name in ("v.yaml", "s.yaml", "out.json"))
+    variants.write_text(
+        """
+variants:
+  - name: careful
+    predictor: percentile
+    options: {cpu: 1.0}
+    model: {safety_margin_percent: 100, half_life_seconds: {cpu: 3600}}
+  - {name: bold, predictor: percentile, counts: pods, model: {safety_margin_percent: 0}}
+"""
+    )
+    suites.write_text(
+        """
+suites:
+  - {name: mine, dataset: may, scenario: dense, horizon_hours: 1, burn_in_hours: 1, origin: lab}
+"""
+    )
+    result = backtest(
+        folder, "--variants", variants, "--suites", suites, "--json", out,
+        "--cold-start-seconds", "0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    (suite,) = json.loads(out.read_text())["suites"]
+    assert (suite["suite"], suite["origin"], suite["points"]) == ("mine", "lab", 12)
+    careful, bold = suite["rows"]
+    assert (careful["violation"], careful["savings"]) == (0.0, 0.0)
+    assert bold["savings"] > 0.4
+    assert careful["settings_hash"] != bold["settings_hash"]
+
+
+def test_peers_run_beside_the_variants(folder: Path) -> None:
+    options = ("--dataset", "april", "--scenario", "std", "--resource", "cpu", "--peers")
+    result = backtest(folder, *options, "--horizon", "1h", "--burn-in", "2h", "--stride", "1h")
+    assert result.exit_code == 0, result.output
+    lines = [line.strip().split("  ")[0] for line in result.output.splitlines()]
+    assert lines[0] == "april-std-cpu-1h: 2 nodes, 10 predictions, oracle saves 42.0%"
+    assert {"percentile", "borg-default 0.9", "N-sigma v2, N=5"} <= {*lines}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "standard input has 0 documents, not one"),
+        ("variants: [", "standard input is not valid YAML"),
+        ("variants: []", "Expected `array` of length >= 1"),
+        ("other: 1", "Object contains unknown field `other`"),
+        ("variants: [{name: a}]", "missing required field `predictor`"),
+        ("variants: [{name: a, predictor: x}]", "model.predictors"),
+        (
+            "variants: [{name: a, predictor: vpa, options: {cpu: 2}}]",
+            "predictor vpa: cpu is 2, not a number",
+        ),
+        (
+            "variants: [{name: a, predictor: vpa, model: {half: 2}}]",
+            "model.half: unknown setting",
+        ),
+        (
+            "variants: [{name: a, predictor: vpa, model: {drift: 2}}]",
+            "2 is not allowed, allowed is one of flag, off, shorten (variant 'a')",
+        ),
+        (
+            "variants: [{name: a, predictor: vpa}, {name: a, predictor: vpa}]",
+            "two variants are called 'a'",
+        ),
+    ],
+)
+def test_invalid_variants(folder: Path, content: str, problem: str) -> None:
+    result = backtest(folder, "--variants", "-", input=content)
+    assert (result.exit_code in (1, 2), problem in result.output) == (True, True), result.output
+    assert "  fix: " in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("suites: [{name: a, dataset: june}]", "has no data set 'june'"),
+        ("suites: [{name: a, dataset: may, horizon_hours: 0}]", "Expected `float` > 0"),
+        ("suites: [{name: a, dataset: may, resource: gpu}]", "Invalid enum value 'gpu'"),
+        ("suites: [{name: a, dataset: may}]", "may has 8 h, too few for a burn-in of 168 h"),
+        ("suites: [{name: a, dataset: may, scenario: none}]", "no suite is left"),
+        (
+            "suites: [{name: a, dataset: may}, {name: a, dataset: may}]",
+            "two suites are called 'a'",
+        ),
+    ],
+)
+def test_invalid_suites(folder: Path, content: str, problem: str) -> None:
+    result = backtest(folder, "--suites", "-", input=content)
+    assert result.exit_code == 2, result.output
+    assert problem in result.output
+    assert "  fix: " in result.output
+
+
+def test_refused_folders_and_files(folder: Path, tmp_path: Path) -> None:
+    assert "has no trace" in backtest(tmp_path.parent).output
+    assert "has no data set 'june'" in backtest(folder, "--dataset", "june").output
+    assert "no suite is left" in backtest(folder, "--resource", "memory").output
+    (tmp_path / "there").write_text("kept")
+    refused = backtest(folder, "--json", tmp_path / "there")
+    assert (refused.exit_code, "already exists" in refused.output) == (2, True)
+    (folder / "april.series.parquet").write_text("no")
+    broken = backtest(folder)
+    assert (broken.exit_code, "not a Parquet file" in broken.output) == (1, True)

@@ -169,6 +169,6 @@ async def _values(
     async with open_follower(client, [tp], patient) as follower:
         follower.read_from({tp: end}, {})
         while True:
-            records = await follower.poll(timeout_seconds=1.0)
+            records = await follower.poll(timeout_seconds=wait)
             own = [record.value for record in records if record.key == key]
             yield follower.positions[tp], own

@@ -286,6 +286,8 @@ async def open_follower(
         max_partition_fetch_bytes=fetching.partition_bytes,
         fetch_min_bytes=fetching.min_bytes,
         fetch_max_wait_ms=fetching.max_wait_ms,
+        # How often the client looks what to fetch; an answer and a new position wake it anyway.
+        consumer_timeout_ms=fetching.max_wait_ms,
     )
     limit_metadata_requests(consumer._client)
     limit_connections(consumer._client)

@@ -183,6 +183,7 @@ async def test_topics_without_transactions_are_read_whatever_others_leave_open(
             "bootstrap_servers": "fake:9092", "group_id": None, "enable_auto_commit": False,
             "auto_offset_reset": "none", "isolation_level": level,
             "max_partition_fetch_bytes": 1000, "fetch_min_bytes": 20, "fetch_max_wait_ms": 30,
+            "consumer_timeout_ms": 30,
         }  # fmt: skip
 
 

@@ -34,9 +34,10 @@ _HINTS: Final = {
 
 _LINKS_WITHOUT_CHILDREN: Final = 2
 """Each directory below adds a link."""
-_MISSING_CALLS: Final = 2
-"""A missing file is looked for again after so many calls of `close_unused`: systemd makes a cgroup
-of v2 before it enables the controllers in it."""
+_MISSING_CALLS: Final[dict[int | None, int]] = {1: 12, 2: 2}
+"""A missing file is looked for again after so many calls of `close_unused`, by the version of its
+hierarchy: systemd makes a cgroup of v2 before it enables the controllers in it, while one of v1 has
+its files at once, unless a module of the kernel is loaded later."""
 
 
 class Hierarchy(NamedTuple):
@@ -200,11 +201,11 @@ class CgroupFiles:
     def close_unused(self) -> None:
         """Close the files of places that were not used since the last call."""
         self._calls += 1
-        looks_again = self._calls % _MISSING_CALLS == 0
+        due = {version for version, calls in _MISSING_CALLS.items() if self._calls % calls == 0}
         unused = [
             place
             for place, knob in self._open.items()
-            if not knob.is_used or (looks_again and knob.is_missing)
+            if not knob.is_used or (knob.is_missing and self.version(place.knob) in due)
         ]
         for place in unused:
             self._open.pop(place).close()

@@ -1,6 +1,7 @@
 """Run the node actuator: follow the view, read usage, hold limits; or restore everything."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
@@ -120,6 +121,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
         page = serve_metrics("node_actuator", section.metrics_host, section.metrics_port)
         if page is not None:
             stack.callback(page.stop)
+        gc.freeze()  # what the start has made lives on, and need not be looked at again and again
         log.info("node actuator started", node=node, modes=modes)
         work = [
             actuator.run(), evictions.run(), actions.run(),

@@ -8,6 +8,7 @@ them.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -236,6 +237,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
             socket=str(exporter.socket_path) if live else None,
             metrics_port=page.server_port if page else None,
         )
+        gc.freeze()  # what the start has made lives on, and need not be looked at again and again
         follow = node_policy.follow(settings.kafka, node, clock, maker.apply_policy)
         await _run_until_stopped(maker, clock, publisher, live, follow)
 

@@ -12,7 +12,7 @@ from node_exporter.collection import ContainerGrowth
 from node_exporter.counter_deltas import growth
 from node_exporter.kernel.cgroup import Cgroup, Layout, open_cgroup
 from node_exporter.kernel.cgroup_paths import Driver
-from node_exporter.kernel.discovery import PodDir, list_containers
+from node_exporter.kernel.discovery import PodDir, count_links, list_containers
 from node_exporter.kernel.parse_files import Throttling
 from pipeline.errors import CgroupGoneError
 
@@ -37,6 +37,7 @@ class PodContainers:
         self._cgroups: dict[str, Cgroup] = {}
         self._previous: dict[str, _Reading] | None = None
         self._limited: tuple[str, ...] = ()
+        self._links: int | None = None
 
     def read_all(self, at: float) -> dict[str, ContainerGrowth]:
         """Growth of all containers since each was last read, by container id; `at` is monotonic.
@@ -45,12 +46,15 @@ class PodContainers:
         container. Raises `CgroupGoneError` if the pod has ended, `KernelFileError` if a file cannot
         be read.
         """
-        paths = list_containers(self._layout, self._driver, self._pod)
-        for id in self._cgroups.keys() - paths.keys():
-            self._cgroups.pop(id).close()
-        for id in paths.keys() - self._cgroups.keys():
-            self._cgroups[id] = open_cgroup(self._layout, paths[id])
-        now = {id: reading for id in paths if (reading := self._read(id, at)) is not None}
+        # A new container adds a link. Where it took the place of another, that has ended.
+        links = count_links(self._layout, self._pod)
+        if links != self._links:
+            self._list()
+        now = self._read_each(at)
+        if len(now) < len(self._cgroups):
+            self._list()
+            now = self._read_each(at)
+        self._links = links
         previous, self._previous = self._previous, now
         self._limited = tuple(id for id, reading in now.items() if reading.is_limited)
         if previous is None:
@@ -71,10 +75,20 @@ class PodContainers:
 
     def close(self) -> None:
         """Close all files; the next `read_all` opens them again."""
-        self._limited = ()
+        self._limited, self._links = (), None
         for cgroup in self._cgroups.values():
             cgroup.close()
         self._cgroups.clear()
+
+    def _list(self) -> None:
+        paths = list_containers(self._layout, self._driver, self._pod)
+        for id in self._cgroups.keys() - paths.keys():
+            self._cgroups.pop(id).close()
+        for id in paths.keys() - self._cgroups.keys():
+            self._cgroups[id] = open_cgroup(self._layout, paths[id])
+
+    def _read_each(self, at: float) -> dict[str, _Reading]:
+        return {id: now for id in self._cgroups if (now := self._read(id, at)) is not None}
 
     def _read(self, id: str, at: float) -> _Reading | None:
         """The counters of a container; None if it has ended."""

@@ -103,7 +103,9 @@ def record(
     pods = 0
     not_running = {app.name: app for app in applications}
     for usage in collection.usages:
-        pods += usage.entity.kind == "pod"
+        if usage.entity.kind == "pod":
+            pods += 1
+            continue
         memory = memory_by_policy(usage, memory_policy)
         if usage.entity == NODE:
             NODE_CPU.set(_or_nan(usage.cpu_cores))

@@ -43,13 +43,28 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
 
 
+class _Kept:
+    """A collection, which is encoded when it is asked for first: requests overlap."""
+
+    __slots__ = ("_content", "at_ms")
+
+    def __init__(self, at_ms: int, collection: Collection) -> None:
+        self.at_ms = at_ms
+        self._content: Collection | bytes = collection
+
+    def line(self, node: str) -> bytes:
+        if not isinstance(self._content, bytes):
+            self._content = _line(_as_record(self._content, node))
+        return self._content
+
+
 class LiveServer:
     """Server for the last collections on a socket at `path`."""
 
     def __init__(self, path: Path, node: str) -> None:
         self.path = path
         self._node = node
-        self._collections: deque[Collection] = deque()
+        self._collections: deque[_Kept] = deque()
         self.clients: set[asyncio.Task[None]] = set()
         """Tasks of the connected clients."""
         self._server: asyncio.Server | None = None
@@ -57,7 +72,7 @@ class LiveServer:
 
     def add(self, collection: Collection) -> None:
         """Add one collection and discard collections older than a minute."""
-        self._collections.append(collection)
+        self._collections.append(_Kept(collection.at_ms, collection))
         while len(self._collections) > 1 and not (
             0 <= collection.at_ms - self._collections[0].at_ms < RETENTION_SECONDS * 1000
         ):
@@ -135,9 +150,10 @@ class LiveServer:
                 request = msgspec.json.decode(line, type=Request)
                 await self._respond(request, writer)
         except msgspec.DecodeError as error:
-            await _write(writer, {"error": f'{error}; send {{"seconds": 10}}'})
+            await _write(writer, _line({"error": f'{error}; send {{"seconds": 10}}'}))
         except ValueError:  # readline() reached its limit before the end of the line
-            await _write(writer, {"error": f"a request has at most {_REQUEST_BYTES_MAX} bytes"})
+            limit = f"a request has at most {_REQUEST_BYTES_MAX} bytes"
+            await _write(writer, _line({"error": limit}))
         except (TimeoutError, ConnectionError) as error:
             log.debug("client of the socket disconnected", why=error)
         finally:
@@ -151,8 +167,8 @@ class LiveServer:
         newest = collections[-1].at_ms if collections else 0
         selected = [c for c in collections if newest - c.at_ms < request.seconds * 1000]
         for collection in selected:
-            await _write(writer, _as_record(collection, self._node))
-        await _write(writer, {"collections": len(selected)})
+            await _write(writer, collection.line(self._node))
+        await _write(writer, _line({"collections": len(selected)}))
 
 
 async def _next_line(reader: asyncio.StreamReader) -> bytes:
@@ -161,8 +177,8 @@ async def _next_line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readline()
 
 
-async def _write(writer: asyncio.StreamWriter, record: dict[str, Any]) -> None:
-    writer.write(_line(record))
+async def _write(writer: asyncio.StreamWriter, line: bytes) -> None:
+    writer.write(line)
     async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
         await writer.drain()
 

@@ -57,8 +57,8 @@ _MAX_AGE_INTERVALS: Final = 20
 _WARN_INTERVAL_SECONDS: Final = 60.0
 # Missing files may appear: a module was loaded, a directory created.
 _REOPEN_SECONDS: Final = 60.0
-# Interval of pods' pressure, network, disks, gauges and of containers without a CPU limit; the end
-# of a window reads them, too.
+# Interval of pods' pressure, network, disks, gauges, of containers without a CPU limit and of the
+# throttling of pods without one; the end of a window reads them, too.
 _SLOW_SECONDS: Final = 5.0
 
 log = get_logger(__name__)
@@ -103,6 +103,8 @@ class Sampler:
         self._pods: list[PodDir] = []
         self._kubepods_seen = True  # so that the first miss warns
         self._tracked: dict[tuple[Kind, str], _Tracked] = {}
+        self._pod_paths: list[tuple[Entity, str]] = []
+        self._tracked_paths: list[tuple[Entity, str]] = []
         driver = settings.cgroup_driver
         self._drivers = tuple(Driver) if driver == "auto" else (Driver(driver),)
         check_gauges(settings.gauges)
@@ -141,7 +143,8 @@ class Sampler:
         usages.extend(self._read_tracked(slow, dropped, errors))
         rates = self._attempt("traffic", errors, self._read_rates) if slow else None
         gauges = self._read_gauges(errors) if slow else {}
-        self._update_unsupported()
+        if slow:
+            self._update_unsupported()
         return Collection(at_ms, tuple(usages), rates, self._system(), dropped, errors, gauges)
 
     def add_host_applications(self, of_policy: Iterable[HostApplication]) -> list[KernelError]:
@@ -216,13 +219,17 @@ class Sampler:
 
     def _update_tracked(self) -> None:
         """Track exactly the cgroups of the current entities."""
-        wanted = {(entity.kind, entity.id): (entity, path) for entity, path in self._entity_paths()}
+        paths = self._entity_paths()
+        if paths == self._tracked_paths:
+            return
+        wanted = {(entity.kind, entity.id): (entity, path) for entity, path in paths}
         for key, tracked in list(self._tracked.items()):
             if wanted.get(key) != (tracked.entity, tracked.path):
                 self._tracked.pop(key).close()
         for key, (entity, path) in wanted.items():
             if key not in self._tracked:
                 self._tracked[key] = self._track(entity, path)
+        self._tracked_paths = paths
 
     def _track(self, entity: Entity, path: str) -> _Tracked:
         tracked = _Tracked(entity, path, open_cgroup(self._layout, path))
@@ -239,10 +246,14 @@ class Sampler:
         elif not self._pods:  # pods may appear, also under another driver
             self._driver = detect_driver(self._layout, parent)
         self._check_kubepods(parent)
-        driver, paths = self._driver, []
-        self._pods = [] if driver is None else list_pods(self._layout, driver, parent)
-        for pod in self._pods:
-            paths.append((Entity("pod", pod.uid, pod.kube_qos.value), pod.path))
+        driver = self._driver
+        pods = [] if driver is None else list_pods(self._layout, driver, parent)
+        if pods != self._pods:
+            self._pods = pods
+            self._pod_paths = [
+                (Entity("pod", pod.uid, pod.kube_qos.value), pod.path) for pod in pods
+            ]
+        paths = [*self._pod_paths]
         if driver is not None:
             besteffort = qos_dir(driver, KubeQOS.BEST_EFFORT, parent)
             paths.append((Entity("tier", BESTEFFORT_TIER, None), besteffort))
@@ -279,32 +290,39 @@ class Sampler:
                 self._warn(entity.kind, error)
         for key in ended:
             self._tracked.pop(key).close()
+            self._tracked_paths = []  # another cgroup may have its path
 
     def _read_cgroup(
         self, tracked: _Tracked, slow: bool, dropped: Counter[str], errors: Counter[str]
     ) -> Usage:
         cgroup = tracked.cgroup
         at = self._clock.monotonic()
-        used_ns, throttling = cgroup.cpu()
+        previous = tracked.previous
+        limits = None if previous is None else previous.throttling
+        may_be_limited = limits is None or limits.periods > 0
+        used_ns, throttling = cgroup.cpu(with_throttling=slow or may_be_limited)
         memory = cgroup.memory()
         cpu_ns = elapsed = throttled = None
         if used_ns is not None:
-            cpu, previous = _Reading(at, used_ns, throttling), tracked.previous
+            cpu = _Reading(at, used_ns, throttling)
             cpu_ns, elapsed = self._cpu_growth(cpu, previous, dropped)
-            if previous is not None and cpu_ns is not None:
-                throttled = growth(throttling, previous.throttling)
+            if previous is not None:
+                if cpu_ns is not None:
+                    throttled = growth(throttling, limits)
+                if throttling is None:
+                    cpu = cpu._replace(throttling=limits)
             tracked.previous = cpu
         stall = pressure = None
         if slow:
+            self._record_feature("cpu", used_ns is not None)
+            self._record_feature("throttling", throttling is not None)
+            self._record_feature("memory", memory is not None)
             pressure = all_pressure(cgroup.pressure)
             self._record_feature("pod_pressure", pressure is not None)
             stall, tracked.previous_pressure = stall_growth(
                 at, pressure, tracked.previous_pressure, self._max_slow_age_seconds
             )
         containers = self._read_containers(tracked, at, slow, errors)
-        self._record_feature("cpu", used_ns is not None)
-        self._record_feature("throttling", throttling is not None)
-        self._record_feature("memory", memory is not None)
         without = with_cache = hot = None
         if memory is not None:
             without = memory.anon_bytes
@@ -312,7 +330,8 @@ class Sampler:
             if tracked.entity.kind == "host_app":
                 with_cache = cgroup.charged_bytes()
             hot = _hot(with_cache, cgroup.cold_bytes())
-        self._record_feature("hot_page_cache", hot is not None)
+        if slow:
+            self._record_feature("hot_page_cache", hot is not None)
         usage = Usage(
             tracked.entity,
             cpu_ns,

@@ -4,7 +4,7 @@ It is computed every second instead of from the averages of a window: percentile
 and the average of a pod that lives for a part of the window covers that part only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from node_exporter.collection import SYSTEM, Usage
@@ -31,10 +31,8 @@ def system_usage(
     if node is None or node.at < oldest or len(fresh) < len(parts):
         return None
     total = node.usage
-    cores = _remainder(total, fresh, lambda usage: usage.cpu_cores)
-    memory = _remainder(total, fresh, lambda usage: usage.memory_bytes)
-    cached = _remainder(total, fresh, lambda usage: usage.memory_with_page_cache_bytes)
-    hot = _remainder(total, fresh, lambda usage: usage.memory_with_hot_page_cache_bytes)
+    columns = zip(_values(total), *map(_values, fresh), strict=True)
+    cores, memory, cached, hot = (_remainder(*values) for values in columns)
     if cores is memory is cached is hot is None:
         return None
     elapsed = total.elapsed_seconds
@@ -42,14 +40,20 @@ def system_usage(
     return Usage(SYSTEM, cpu_ns, elapsed, _to_int(memory), _to_int(cached), _to_int(hot))
 
 
-def _remainder(
-    node: Usage, parts: Sequence[Usage], value_of: Callable[[Usage], float | None]
-) -> float | None:
-    known = [value for part in parts if (value := value_of(part)) is not None]
-    node_value = value_of(node)
-    if node_value is None or len(known) < len(parts):
+def _values(usage: Usage) -> tuple[float | None, ...]:
+    return (
+        usage.cpu_cores,
+        usage.memory_bytes,
+        usage.memory_with_page_cache_bytes,
+        usage.memory_with_hot_page_cache_bytes,
+    )
+
+
+def _remainder(node: float | None, *parts: float | None) -> float | None:
+    known = [value for value in parts if value is not None]
+    if node is None or len(known) < len(parts):
         return None
-    return formulas.system_usage(node_value, known, ())
+    return formulas.system_usage(node, known, ())
 
 
 def _to_int(value: float | None) -> int | None:

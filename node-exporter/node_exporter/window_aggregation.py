@@ -165,7 +165,7 @@ class _Series:
         self.observed_seconds = 0.0
         self._cpu = _Mean()
         self._cores: list[float] = []
-        self._memory: tuple[list[int], ...] = ([], [], [])
+        self._memory: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._throttling: dict[str, Throttling] = {}  # the cgroup itself ("") and containers
         self._stalls: dict[str, _Mean] = {}
 
@@ -175,23 +175,28 @@ class _Series:
             self.observed_seconds += min(usage.elapsed_seconds, max_observed)
             self._cpu.add(usage.cpu_ns, usage.elapsed_seconds)
             self._cores.append(cores)
-        for name, values in zip(_MEMORY_FIELDS, self._memory, strict=True):
-            value = getattr(usage, name)
-            if value is not None:
-                values.append(value)
+        memory, with_page_cache, with_hot_page_cache = self._memory
+        if usage.memory_bytes is not None:
+            memory.append(usage.memory_bytes)
+        if usage.memory_with_page_cache_bytes is not None:
+            with_page_cache.append(usage.memory_with_page_cache_bytes)
+        if usage.memory_with_hot_page_cache_bytes is not None:
+            with_hot_page_cache.append(usage.memory_with_hot_page_cache_bytes)
         if usage.throttling is not None:
             self._add_throttling("", usage.throttling)
-        for id, container in (usage.containers or {}).items():
-            if container.throttling is not None:
-                self._add_throttling(id, container.throttling)
+        if usage.containers is not None:
+            for id, container in usage.containers.items():
+                if container.throttling is not None:
+                    self._add_throttling(id, container.throttling)
         if usage.stall is not None:
             self._add_stall(usage.stall)
 
     def _add_throttling(self, id: str, delta: Throttling) -> None:
         sums = self._throttling.get(id)
-        self._throttling[id] = (
-            delta if sums is None else Throttling(*map(operator.add, sums, delta))
-        )
+        if sums is None:
+            self._throttling[id] = delta
+        elif any(delta):
+            self._throttling[id] = Throttling(*map(operator.add, sums, delta))
 
     def _add_stall(self, stall: Stall) -> None:
         for name, microseconds in zip(_STALLS, stall[1:], strict=True):

@@ -67,7 +67,7 @@ async def test_a_collection_costs_less_than_four_tenths_of_a_naive_reader(node: 
     assert ratio < 0.4, f"{ratio:.2f} of a naive reader, 0.29 when this was written"
 
 
-async def test_a_collection_opens_no_file_again_and_reads_three_files_of_a_pod(
+async def test_a_collection_opens_no_file_again_and_reads_two_files_of_a_pod_without_a_limit(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(1_700_000_000.0)
@@ -95,7 +95,7 @@ async def test_a_collection_opens_no_file_again_and_reads_three_files_of_a_pod(
     assert len([usage for usage in collection.usages if usage.entity.kind == "pod"]) == PODS
     of_node = 4
     assert calls["open"] <= 1  # looks for a best-effort tier, which is missing
-    assert calls["pread"] <= 3 * PODS + of_node
+    assert calls["pread"] <= 2 * PODS + of_node
 
 
 def page(log: Path) -> dict[str, float]:

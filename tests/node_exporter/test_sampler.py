@@ -171,6 +171,22 @@ async def test_fake_limited_container_is_read_each_second_also_when_files_are_re
     assert periods == 10 * 129
 
 
+@V1
+async def test_fake_throttling_of_a_pod_is_read_each_second_once_it_has_had_a_limit(
+    node: FakeNode, reader: Reader
+) -> None:
+    node.pod("a", 0)
+    periods: list[int | None] = []
+    for second in range(13):
+        node.file("cpuacct", node.path("a"), "cpuacct.usage", f"{second * SECOND_NS}\n")
+        stat = f"nr_periods {10 * max(0, second - 6)}\nnr_throttled 0\nthrottled_time 0\n"
+        node.file("cpu", node.path("a"), "cpu.stat", stat)
+        throttling = usage_of(await reader.read(), "a").throttling
+        periods.append(throttling.periods if throttling else None)
+    # Without a limit every five seconds; nothing is lost meanwhile.
+    assert periods == [None] * 5 + [0] + [None] * 4 + [40, 10, 10]
+
+
 async def test_fake_invalid_proc_drops_the_sample_of_the_node_only(
     node: FakeNode, reader: Reader
 ) -> None:

@@ -50,8 +50,11 @@ class Cgroup(ABC):
         self._files = [self._stat, self._memory, self._charged, *self._pressure.values()]
 
     @abstractmethod
-    def cpu(self) -> tuple[int | None, Throttling | None]:
-        """CPU time in nanoseconds and bandwidth counters, since the cgroup was created."""
+    def cpu(self, *, with_throttling: bool = True) -> tuple[int | None, Throttling | None]:
+        """CPU time in nanoseconds and bandwidth counters, since the cgroup was created.
+
+        Without `with_throttling` the counters are None where they are in another file (v1).
+        """
 
     @abstractmethod
     def memory(self) -> CgroupMemory | None:
@@ -120,9 +123,9 @@ class V1Cgroup(Cgroup):
         self._events = KernelFile(f"{unified}/cgroup.events") if in_unified else None
         self._files += [self._usage, self._cold, *([self._events] if self._events else [])]
 
-    def cpu(self) -> tuple[int | None, Throttling | None]:
+    def cpu(self, *, with_throttling: bool = True) -> tuple[int | None, Throttling | None]:
         usage = self._usage.parsed(parse_files.integer)
-        return usage, self._stat.parsed(parse_files.throttling_v1)
+        return usage, self._stat.parsed(parse_files.throttling_v1) if with_throttling else None
 
     def memory(self) -> CgroupMemory | None:
         return self._memory.parsed(parse_files.memory_stat_v1)
@@ -147,7 +150,7 @@ class V2Cgroup(Cgroup):
         stat, memory = f"{directory}/cpu.stat", f"{directory}/memory.stat"
         super().__init__(stat, memory, f"{directory}/memory.current", directory)
 
-    def cpu(self) -> tuple[int | None, Throttling | None]:
+    def cpu(self, *, with_throttling: bool = True) -> tuple[int | None, Throttling | None]:
         data = self._stat.read()
         if data is None:
             return None, None

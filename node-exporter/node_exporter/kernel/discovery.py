@@ -80,6 +80,18 @@ def list_containers(layout: Layout, driver: Driver, pod: PodDir) -> dict[str, st
     }
 
 
+def count_links(layout: Layout, pod: PodDir) -> int:
+    """Links to a pod's directory: two, and one of each directory in it. Raises `CgroupGoneError` if
+    the pod has ended, `KernelFileError` if it cannot be looked at."""
+    directory = os.path.join(layout.cpu, pod.path)
+    try:
+        return os.stat(directory).st_nlink
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CgroupGoneError("the pod has ended", path=directory) from error
+    except OSError as error:
+        raise KernelFileError(error.strerror or "cannot be read", path=directory) from error
+
+
 def _subdirectories(directory: str) -> list[str]:
     try:
         with os.scandir(directory) as entries:

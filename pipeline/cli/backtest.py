@@ -25,6 +25,7 @@ from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.judge import Judgement, judge
 from pipeline.processors.backtest.peers import PEERS
+from pipeline.processors.backtest.replay import calibrated
 from pipeline.processors.backtest.suites import (
     Selection,
     Suite,
@@ -51,6 +52,19 @@ _HOUR: Final = 3600
     "of model.predictors.",
 )
 @click.option("--peers", is_flag=True, help="Judge predictors of other systems, too.")
+@click.option(
+    "--risk",
+    "risks",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    multiple=True,
+    help="Judge the calibrated predictor with this declared risk, such as 0.02, too; may be "
+    "repeated.",
+)
+@click.option(
+    "--moved-pods-known",
+    is_flag=True,
+    help="With --risk: judge a variant in which a moved pod keeps its history, too.",
+)
 @click.option(
     "--suites",
     "suites_file",
@@ -89,6 +103,8 @@ def command(
     folder: Path,
     variants_file: Path | None,
     peers: bool,
+    risks: Sequence[float],
+    moved_pods_known: bool,
     suites_file: Path | None,
     names: Sequence[str],
     scenarios: Sequence[str],
@@ -111,6 +127,7 @@ def command(
     Examples:
       springtide backtest traces --peers --json results.json
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
+      springtide backtest traces --risk 0.01 --risk 0.02
       springtide backtest traces --variants variants.yaml --dataset april
     """  # fmt: skip
     for path in (json_file, parquet_file):
@@ -120,6 +137,10 @@ def command(
     if variants_file is not None:
         variants = read_variants(variants_file, settings)
     variants += PEERS if peers else ()
+    distinct = sorted(set(risks))
+    variants += [calibrated(risk) for risk in distinct]
+    if moved_pods_known:
+        variants += [calibrated(risk, moved_pods_known=True) for risk in distinct]
     check_variants(variants)
     given = None if suites_file is None else read_suites(suites_file)
     selection = Selection(

@@ -174,3 +174,16 @@ def test_refused_folders_and_files(folder: Path, tmp_path: Path) -> None:
     (folder / "april.series.parquet").write_text("no")
     broken = backtest(folder)
     assert (broken.exit_code, "not a Parquet file" in broken.output) == (1, True)
+
+
+def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:
+    result = backtest(
+        folder, "--dataset", "april", "--scenario", "std", "--risk", "0.02", "--risk", "0.1",
+        "--moved-pods-known",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for name in ("calibrated 2%", "calibrated 10%", "calibrated 2%, moved pods known"):
+        assert f"  {name} " in result.output
+    refused = backtest(folder, "--risk", "1.5")
+    assert refused.exit_code == 2
+    assert "0<x<1" in refused.output

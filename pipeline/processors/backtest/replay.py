@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.backtest.calibrated_runs import CALIBRATED, CalibratedRun
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_windows import windows
 from pipeline.processors.model.bank import Bank
@@ -42,6 +43,15 @@ class Variant:
     name: str
     config: ModelConfig
     counts: Counts = "prod"
+
+
+def calibrated(risk: float, *, moved_pods_known: bool = False) -> Variant:
+    """The calibrated predictor with a declared risk. With `moved_pods_known`, a pod continues the
+    history of the pod of its series that ended on another node when it began."""
+    options = {"risk": risk, "moved_pods_known": moved_pods_known}
+    config = ModelConfig(options={CALIBRATED: options}, strategy=Strategy(predictor=CALIBRATED))
+    known = ", moved pods known" if moved_pods_known else ""
+    return Variant(name=f"{CALIBRATED} {100 * risk:g}%{known}", config=config)
 
 
 class Run(NamedTuple):
@@ -74,6 +84,7 @@ def replay(
     `progress` is called with the number of steps done. Raises `PredictorError` for a predictor that
     cannot be made, or that fails.
     """
+    pools = _calibrated_runs(trace, runs)
     nodes = len(trace.nodes)
     predictions = [np.full((nodes, len(run.at), 2), np.nan) for run in runs]
     columns = [{step: column for column, step in enumerate(run.at.tolist())} for run in runs]
@@ -86,8 +97,39 @@ def replay(
                     variant = runs[number].variant
                     peaks = _predict(bank, trace.nodes, variant, predictor)
                     predictions[number][:, column] = peaks
+        for pool, _ in pools:
+            pool.apply(step)
         progress(step + 1)
+    for pool, numbers in pools:
+        for number, predicted in zip(numbers, pool.predictions, strict=True):
+            predictions[number] = predicted
     return predictions
+
+
+def _is_calibrated(variant: Variant) -> bool:
+    return variant.config.strategy.predictor == CALIBRATED
+
+
+def _calibrated_runs(
+    trace: Trace, runs: Sequence[Run]
+) -> list[tuple[CalibratedRun, tuple[int, ...]]]:
+    """Runs of the calibrated predictor, by ascending risk, and their positions; those that learn
+    alike together."""
+    alike: dict[tuple[float, bool, bytes], dict[float, int]] = {}
+    for number, run in enumerate(runs):
+        if _is_calibrated(run.variant):
+            options = run.variant.config.options[CALIBRATED]
+            key = (
+                run.variant.config.horizon_seconds, options["moved_pods_known"], run.at.tobytes()
+            )  # fmt: skip
+            alike.setdefault(key, {})[options["risk"]] = number
+    result = []
+    for (horizon_seconds, known, at), numbers in alike.items():
+        risks = sorted(numbers)
+        steps = np.frombuffer(at, np.int64)
+        pools = CalibratedRun(trace, horizon_seconds, risks, steps, moved_pods_known=known)
+        result.append((pools, tuple(numbers[risk] for risk in risks)))
+    return result
 
 
 def _groups(runs: Sequence[Run]) -> list[_Group]:
@@ -95,6 +137,8 @@ def _groups(runs: Sequence[Run]) -> list[_Group]:
     columns of one name."""
     groups: list[_Group] = []
     for number, (variant, _) in enumerate(runs):
+        if _is_calibrated(variant):
+            continue
         config = _learning(variant.config)
         name = variant.config.strategy.predictor
         options = variant.config.options.get(name, {})

@@ -1,0 +1,99 @@
+"""Run the calibrated predictor over a trace, beside the predictors that run in a bank."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from pipeline.errors import PredictorError
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.backtest.trace import MEBIBYTE, Trace
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.model.model_config import RESOURCES
+
+CALIBRATED: Final = "calibrated"
+"""Name of the predictor: it predicts pools of nodes instead of entities, without a bank."""
+_PREDICTIONS: Final = 12
+"""At least so many predictions within a horizon, so that outcomes are learned before any is
+scored."""
+_UNITS: Final = np.array([1.0, MEBIBYTE])
+
+
+class CalibratedRun:
+    """Pools of all nodes of a trace, one for each resource, and their predictions at some steps.
+
+    `risks` ascend; `at` are the steps of `predictions` (risks, k, q, 2), in millicores and bytes.
+    With `moved_pods_known` a pod continues the history of the pod of its series that ended on
+    another node when it began, as pods of one workload may.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        horizon_seconds: float,
+        risks: Sequence[float],
+        at: IntArray,
+        *,
+        moved_pods_known: bool,
+        prior: FloatArray | None = None,
+    ) -> None:
+        try:
+            horizon = Horizon(round(horizon_seconds / trace.step_seconds), trace.step_seconds)
+        except ValueError as error:
+            raise PredictorError(f"calibrated: {error}", hint="choose another --horizon") from error
+        self._trace: Final = trace
+        self._stays = np.zeros(0, np.int64)
+        self._changes: Final = set(np.concatenate([trace.start, trace.end]).tolist())
+        self._columns: Final = {step: column for column, step in enumerate(at.tolist())}
+        self._every: Final = max(1, horizon.steps // _PREDICTIONS)
+        # Names, not positions: what comes later may not change the random numbers of a pod.
+        self._nodes: Final = np.array([_id_of(name) for name in trace.nodes], np.int64)
+        starts = zip(trace.pods, trace.start.tolist(), strict=True)
+        self._pods: Final = np.array([_id_of(f"{pod} {start}") for pod, start in starts], np.int64)
+        self._donors: Final = _donors(trace, self._pods) if moved_pods_known else None
+        self.pools: Final = {
+            r: CalibratedPool(horizon, risks, prior)
+            for r, resource in enumerate(RESOURCES)
+            if resource in trace.resources
+        }
+        self.predictions = np.full((len(risks), len(trace.nodes), len(at), 2), np.nan)
+
+    def apply(self, step: int) -> None:
+        """Learn the samples of `step`, the one after the last, and predict."""
+        trace = self._trace
+        if step in self._changes:
+            self._stays = np.flatnonzero((trace.start <= step) & (step < trace.end))
+        stays = self._stays
+        samples = trace.usage[trace.first_sample[stays] + step - trace.start[stays]]
+        column = self._columns.get(step)
+        for r, pool in self.pools.items():
+            usage = PodUsage(
+                self._pods[stays],
+                self._nodes[trace.node_index[stays]],
+                samples[:, r] / _UNITS[r],
+                trace.requests[stays, r] / _UNITS[r],
+                trace.limits[stays, r] / _UNITS[r],
+                None if self._donors is None else self._donors[stays],
+            )
+            pool.observe(step, usage)
+            if column is not None or step % self._every == 0:
+                peaks = pool.predict()
+                if column is not None:
+                    order = np.argsort(self._nodes)
+                    nodes = order[np.searchsorted(self._nodes[order], peaks.nodes)]
+                    self.predictions[:, nodes, column, r] = peaks.peaks.T * _UNITS[r]
+
+
+def _id_of(name: str) -> int:
+    """A number for a name, below 2^63, equal in every process."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _donors(trace: Trace, pods: IntArray) -> IntArray:
+    """For each stay, the id of one of its series that ended when it began; -1 for none."""
+    ends = zip(trace.series_index.tolist(), trace.end.tolist(), strict=True)
+    ended = dict(zip(ends, pods.tolist(), strict=True))
+    begun = zip(trace.series_index.tolist(), trace.start.tolist(), strict=True)
+    return np.array([ended.get(key, -1) for key in begun], np.int64)

@@ -1,0 +1,339 @@
+"""Calibrated peaks of a pool of nodes as a stream: `observe` usage, `predict` peaks.
+
+The setting is the risk: the share of time in which usage of the pods that run now may exceed the
+prediction within the horizon. The pool learns one resource; it feeds outcomes back to itself as
+they become known, so nothing of the future is used. It is deterministic, and a pool restored from
+`state` continues exactly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.calibrated import (
+    fleet_prior,
+    futures,
+    pending_outcomes,
+    pod_history,
+    pooled_margins,
+    risk_budget,
+    risk_level,
+    shape,
+)
+from pipeline.processors.calibrated.entity_rows import EntityRows
+from pipeline.processors.calibrated.fleet_experience import FleetExperience
+from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pending_outcomes import NEVER
+from pipeline.processors.model.column_store import Column
+
+_NO_REQUEST: Final = 1e-9
+_ARRAYS: Final = ("pool_margins", "debt", "intervals", "made_steps")
+_NUMBERS: Final = ("step", "last_made", "learned_step")
+
+
+@dataclass(frozen=True, slots=True)
+class PodUsage:
+    """Usage of all pods of a pool at one step: ids of pods and of their nodes, int64 and not
+    negative, amounts in one unit (millicores or MiB), float64. `usage` is NaN where unknown: the
+    last known usage stands for it. `donors` are ids of pods whose history a new pod takes over
+    (another pod of its workload), -1 for none."""
+
+    pods: IntArray
+    nodes: IntArray
+    usage: FloatArray
+    requests: FloatArray
+    limits: FloatArray
+    donors: IntArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPeaks:
+    """Predicted peaks: node ids, ascending; the sum of the requests of each node's pods; peaks
+    (nodes, risks), at most that sum, at least as high at a lower risk."""
+
+    nodes: IntArray
+    requests: FloatArray
+    peaks: FloatArray
+
+
+class CalibratedPool:
+    """Learner and predictor of one pool of nodes and one resource.
+
+    `risks` are declared risks, ascending, above 0 and below 1. Raises ValueError if they are not.
+    `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
+    of `fleet_prior`.
+    """
+
+    def __init__(
+        self, horizon: Horizon, risks: Sequence[float], prior: FloatArray | None = None
+    ) -> None:
+        self.risks: Final = np.array(risks, np.float64)
+        if not len(risks) or (np.diff(self.risks) <= 0).any() or not 0 < risks[0] <= risks[-1] < 1:
+            raise ValueError("declared risks must ascend, above 0 and below 1")
+        self._horizon: Final = horizon
+        self._prior: Final = fleet_prior.histograms() if prior is None else prior
+        self._repayment: Final = risk_level.repayment_steps(
+            horizon.steps, horizon.steps_of_days(1.0)
+        )
+        self._windows: Final = futures.windows_of(horizon)
+        self._pods = pod_history.pod_rows(horizon)
+        self._nodes = EntityRows(
+            {
+                "last_step": Column((), "<i8"),  # with pods
+                "block": Column((), "<i8", -1.0),
+                "block_peak": Column(),
+                "shares": Column((shape.week_blocks(horizon),), "<f4"),  # used of requests
+                "margins": Column((pooled_margins.BINS,), "<f4"),
+                **pending_outcomes.pending_columns(horizon, len(self.risks)),
+            }
+        )
+        self._experience = FleetExperience(horizon.blocks)
+        self._pool_margins = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
+        self._debt = np.zeros(len(self.risks))
+        self._made_steps = np.full(horizon.audits, NEVER, np.int64)
+        self._intervals = np.zeros(horizon.audits)  # steps that each pending prediction stands for
+        self._step = self._last_made = self._learned_step = NEVER
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of pods and of nodes that have rows."""
+        return len(self._pods), len(self._nodes)
+
+    @property
+    def margins(self) -> FloatArray:
+        """Weights of the outcomes of the pool by cell and bin, see `pooled_margins`."""
+        return self._pool_margins
+
+    # -- learn
+
+    def observe(self, step: int, usage: PodUsage) -> None:
+        """Learn the samples of `step`, which must be later than the last; pods that are missing
+        have ended."""
+        if step <= self._step:
+            raise ValueError(f"step {step} is not after step {self._step}")
+        horizon, usage = self._horizon, _in_order(usage)
+        rows = self._admit(step, usage)
+        known = np.where(np.isnan(usage.usage), self._pods["usage"][rows], usage.usage)
+        known = np.clip(known, 0.0, usage.limits)
+        self._pods["request"][rows] = usage.requests
+        self._pods["limit"][rows] = usage.limits
+        self._clear_skipped_blocks(step)
+        node_rows = self._nodes.find(usage.nodes)
+        is_peak = self._node_peaks(step, node_rows, known, usage.requests)
+        pod_history.record(self._pods, rows, known, is_peak, step, horizon)
+        pending_outcomes.follow(
+            self._nodes,
+            self._made_steps,
+            step,
+            node_rows,
+            self._pods["arrived"][rows],
+            known,
+            horizon,
+        )
+        pod_history.learn_horizons(self._pods, rows, step, horizon, self._experience)
+        self._step = step
+        for slot, outcomes in pending_outcomes.ended(self._nodes, self._made_steps, step, horizon):
+            self._learn(outcomes, float(self._intervals[slot]))
+
+    def _admit(self, step: int, usage: PodUsage) -> IntArray:
+        """Rows of the pods, after new ones and new nodes got theirs and ended ones lost theirs."""
+        pods, nodes = self._pods, self._nodes
+        rows = pods.find(usage.pods)
+        new = rows < 0
+        if new.any():
+            donors = np.full(int(new.sum()), -1, np.int64)
+            if usage.donors is not None:
+                donors = pods.find(usage.donors[new])
+            added = pods.add(usage.pods[new])
+            pod_history.begin(pods, added, donors, usage.requests[new], step)
+            rows[new] = added
+        pods["node"][rows] = usage.nodes
+        if len(pods) > len(rows):
+            ended = pods.rows[~np.isin(pods.rows, rows)]
+            pod_history.learn_ends(pods, ended, step, self._horizon, self._experience)
+            pods.remove(ended)
+        present = np.unique(usage.nodes)
+        unknown = present[nodes.find(present) < 0]
+        if len(unknown):
+            nodes.add(unknown)
+        nodes["last_step"][nodes.find(present)] = step
+        gone = nodes.rows[nodes["last_step"][nodes.rows] < step - self._horizon.ring_steps]
+        if len(gone):
+            nodes.remove(gone)
+        return rows
+
+    def _clear_skipped_blocks(self, step: int) -> None:
+        """Blocks that began since the last step have no samples yet; the rings have older ones."""
+        length = self._horizon.block_steps
+        for ring in (self._pods["maxima"], self._pods["at_node_peak"], self._nodes["shares"]):
+            first = max(self._step // length + 1, step // length - ring.shape[1] + 1)
+            ring[:, np.arange(first, step // length + 1) % ring.shape[1]] = 0.0
+
+    def _node_peaks(
+        self, step: int, node_rows: IntArray, usage: FloatArray, requests: FloatArray
+    ) -> BoolArray:
+        """Whether the node of each pod uses more than at any earlier sample of the block."""
+        nodes, count = self._nodes, len(self._nodes["id"])
+        total = np.bincount(node_rows, usage, minlength=count)
+        requested = np.bincount(node_rows, requests, minlength=count)
+        block = step // self._horizon.block_steps
+        higher = (nodes["block"] != block) | (total > nodes["block_peak"])
+        nodes["block_peak"][higher] = total[higher]
+        nodes["block"][higher] = block
+        shares = nodes["shares"][:, block % nodes["shares"].shape[1]]
+        np.maximum(shares, total / np.maximum(requested, _NO_REQUEST), out=shares)
+        of_pods: BoolArray = higher[node_rows]
+        return of_pods
+
+    def _learn(self, outcomes: pending_outcomes.Outcomes, interval: float) -> None:
+        """Feed back the outcomes of the predictions of one step, which stand for `interval`."""
+        if not len(outcomes.nodes):
+            return
+        horizon = self._horizon
+        self._fade(self._step - max(self._learned_step, 0))
+        self._learned_step = self._step
+        bins = pooled_margins.bins_of(outcomes.ratios)
+        # Outcomes of one horizon overlap: together they weigh as much as one.
+        weight = interval / horizon.steps
+        np.add.at(self._pool_margins, (outcomes.cells, bins), weight)
+        self._nodes["margins"][outcomes.nodes, bins] += weight
+        half_life = horizon.steps_of_days(risk_level.DEBT_HALF_LIFE_DAYS)
+        self._debt *= 0.5 ** (interval / half_life)
+        debt = self._debt + interval * (self.risks - outcomes.exceeded.mean(axis=0))
+        self._debt = risk_level.bounded(debt, self.risks, self._repayment)
+
+    def _fade(self, steps: int) -> None:
+        days = steps / self._horizon.steps_of_days(1.0)
+        self._pool_margins *= 0.5 ** (days / pooled_margins.POOL_HALF_LIFE_DAYS)
+        self._nodes["margins"][:] *= np.float32(0.5 ** (days / pooled_margins.NODE_HALF_LIFE_DAYS))
+
+    # -- predict
+
+    def predict(self) -> PoolPeaks:
+        """Predict the peaks from the last observed step on. One prediction in each `audit_steps` is
+        remembered, to be compared with its outcome."""
+        pods, step = self._pods, self._step
+        order = np.lexsort((pods["id"][pods.rows], pods["node"][pods.rows]))
+        rows = pods.rows[order]
+        ids, starts = np.unique(pods["node"][rows], return_index=True)
+        if not len(rows):
+            return PoolPeaks(ids, np.zeros(0), np.zeros((0, len(self.risks))))
+        requests = np.add.reduceat(pods["request"][rows], starts)
+        shapes, cells = self._shapes(rows, starts, ids, np.maximum(requests, _NO_REQUEST))
+        node_rows = self._nodes.find(ids)
+        peaks, risks = self._peaks(node_rows, shapes, cells)
+        peaks *= requests[:, None]
+        if step - self._last_made >= self._horizon.audit_steps:
+            self._remember(node_rows, shapes * requests, cells, peaks, risks)
+        return PoolPeaks(ids, requests, peaks)
+
+    def _shapes(
+        self, rows: IntArray, starts: IntArray, ids: IntArray, requests: FloatArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Shape of each node as a share of its requests, and its cell."""
+        pods, step, horizon = self._pods, self._step, self._horizon
+        future = futures.future_peaks(
+            pods,
+            rows,
+            starts,
+            ids,
+            step,
+            horizon,
+            self._windows,
+            self._experience,
+        )
+        past = shape.past_peaks(pods, rows, starts, step, horizon, self._experience)
+        shares = shape.highest_shares(self._nodes, self._nodes.find(ids), step, horizon)
+        shapes = shape.shape(future, past, shares, requests)
+        age = step + 1 - pods["first_step"][rows]
+        request = pods["request"][rows]
+        young = np.add.reduceat(request * (age < horizon.youth_steps), starts) / requests
+        whole = np.add.reduceat(request * (age // horizon.steps), starts) / requests
+        return shapes, pooled_margins.cells_of(whole, young)
+
+    def _peaks(
+        self, nodes: IntArray, shapes: FloatArray, cells: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Peak of each node at each declared risk as a share of its requests, and the risk that it
+        takes, (nodes, risks)."""
+        distributions = pooled_margins.combined(
+            self._pool_margins, self._nodes["margins"][nodes], cells, self._prior
+        )
+        above = pooled_margins.survival(distributions)
+        peaks, taken = np.empty((2, len(nodes), len(self.risks)))
+        for i, level in enumerate(self._levels()):
+            levels = np.tile(level * risk_budget.FACTORS, (len(nodes), 1))
+            shares = shapes[:, None] * pooled_margins.margins(above, levels)
+            peaks[:, i], taken[:, i] = risk_budget.spend(shares, levels, level)
+        # A lower risk never has a lower peak.
+        peaks = np.maximum.accumulate(peaks[:, ::-1], axis=1)[:, ::-1]
+        return peaks, taken
+
+    def _levels(self) -> FloatArray:
+        """Level of risk at which to predict now, for each declared risk."""
+        slots, rates = pending_outcomes.expected_rates(self._nodes, self._made_steps)
+        pending = self._intervals[slots] @ (self.risks - rates)
+        return risk_level.level(self.risks, self._debt, pending, self._repayment)
+
+    def _remember(
+        self,
+        rows: IntArray,
+        shapes: FloatArray,
+        cells: IntArray,
+        peaks: FloatArray,
+        risks: FloatArray,
+    ) -> None:
+        slot = int(np.argmin(self._made_steps))
+        first = self._last_made == NEVER
+        interval = self._horizon.audit_steps if first else self._step - self._last_made
+        self._intervals[slot] = min(interval, self._horizon.steps)
+        pending_outcomes.enter(self._nodes, rows, slot, shapes, cells, peaks, risks)
+        self._made_steps[slot] = self._step
+        self._last_made = self._step
+
+    # -- state
+
+    def state(self) -> dict[str, Any]:
+        """Everything the pool has learned, of bytes, integers and mappings."""
+        return {
+            "pods": self._pods.pack(),
+            "nodes": self._nodes.pack(),
+            "experience": self._experience.state(),
+            **{name: getattr(self, f"_{name}").tobytes() for name in _ARRAYS},
+            **{name: int(getattr(self, f"_{name}")) for name in _NUMBERS},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, of a pool with the same horizon and risks. Raises CheckpointError
+        or ValueError if it is damaged or of another pool."""
+        for name in _ARRAYS:
+            own = getattr(self, f"_{name}")
+            saved = np.frombuffer(state[name], own.dtype).reshape(own.shape)
+            setattr(self, f"_{name}", saved.copy())
+        self._pods.restore(state["pods"])
+        self._nodes.restore(state["nodes"])
+        self._experience.restore(state["experience"])
+        for name in _NUMBERS:
+            setattr(self, f"_{name}", int(state[name]))
+
+
+def _in_order(usage: PodUsage) -> PodUsage:
+    """The same with ascending ids of pods: what the fleet learns must not depend on the order.
+    Raises ValueError if a pod is listed twice."""
+    ascent = np.diff(usage.pods)
+    if (ascent > 0).all():
+        return usage
+    order = np.argsort(usage.pods, kind="stable")
+    if (np.diff(usage.pods[order]) == 0).any():
+        raise ValueError("a pod is listed twice")
+    return PodUsage(
+        usage.pods[order],
+        usage.nodes[order],
+        usage.usage[order],
+        usage.requests[order],
+        usage.limits[order],
+        None if usage.donors is None else usage.donors[order],
+    )

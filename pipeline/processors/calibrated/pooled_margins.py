@@ -1,0 +1,81 @@
+"""How far outcomes lie above the shape: histograms pooled over the fleet, and one for each node.
+
+An outcome counts as z = log(outcome / shape). The pool has a histogram for each cell: horizons of
+history of the node's pods by the share of requests of young pods. The margin at risk a is the
+quantile 1 - a of the node's own histogram and that of its cell together.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.processors.arrays import FloatArray, IntArray
+
+BINS: Final = 501
+LOWEST: Final = -2.5
+HIGHEST: Final = 2.5
+WIDTH: Final = (HIGHEST - LOWEST) / (BINS - 1)
+HISTORY_EDGES: Final = np.array([1.5, 2.5, 4.5, 8.5])
+YOUTH_EDGES: Final = np.array([0.05, 0.25])
+CELLS: Final = (len(HISTORY_EDGES) + 1) * (len(YOUTH_EDGES) + 1)
+POOL_HALF_LIFE_DAYS: Final = 5.0
+NODE_HALF_LIFE_DAYS: Final = 7.0
+POOL_WEIGHT: Final = 6.0
+PRIOR_WEIGHT: Final = 10.0
+"""Weights count independent outcomes: one horizon of one node weighs 1."""
+NEIGHBOUR_WEIGHT: Final = 0.3
+
+
+def bins_of(ratios: FloatArray) -> IntArray:
+    """Bin of log(ratio) for each outcome / shape; a ratio of 0 belongs to the first bin."""
+    z = np.log(np.maximum(ratios, np.exp(LOWEST)))
+    return np.clip(np.ceil((z - LOWEST) / WIDTH - 1e-9), 0, BINS - 1).astype(np.int64)
+
+
+def cells_of(histories: FloatArray, youth: FloatArray) -> IntArray:
+    """Cell of each node by its pods' mean number of whole horizons of history, and the share of
+    requests of young pods."""
+    across = len(YOUTH_EDGES) + 1
+    return np.searchsorted(HISTORY_EDGES, histories) * across + np.searchsorted(YOUTH_EDGES, youth)
+
+
+def with_neighbours(histograms: FloatArray) -> FloatArray:
+    """Add to each cell (CELLS, BINS) `NEIGHBOUR_WEIGHT` of the cells beside it in the grid."""
+    grid = histograms.reshape(len(HISTORY_EDGES) + 1, len(YOUTH_EDGES) + 1, -1)
+    total = grid.copy()
+    total[1:] += NEIGHBOUR_WEIGHT * grid[:-1]
+    total[:-1] += NEIGHBOUR_WEIGHT * grid[1:]
+    total[:, 1:] += NEIGHBOUR_WEIGHT * grid[:, :-1]
+    total[:, :-1] += NEIGHBOUR_WEIGHT * grid[:, 1:]
+    return total.reshape(histograms.shape)
+
+
+def combined(
+    pool: FloatArray, own: npt.NDArray[np.floating], cells: IntArray, prior: FloatArray
+) -> FloatArray:
+    """Distribution of z for each node, (nodes, BINS), each with sum 1; all zero if nothing is
+    known. `pool` (CELLS, BINS), `own` (nodes, BINS), `prior` (CELLS, BINS) with sums of 1 or 0."""
+    cell = with_neighbours(pool) + PRIOR_WEIGHT * prior
+    weight = cell.sum(axis=1, keepdims=True)
+    cell = POOL_WEIGHT * np.divide(cell, weight, out=np.zeros_like(cell), where=weight > 0.0)
+    total = cell[cells] + own
+    sums = total.sum(axis=1, keepdims=True)
+    shares: FloatArray = np.divide(total, sums, out=np.zeros_like(total), where=sums > 0.0)
+    return shares
+
+
+def survival(distributions: FloatArray) -> FloatArray:
+    """Probability of an outcome above the end of each bin, (nodes, BINS); 1 where nothing is
+    known."""
+    known = distributions.any(axis=1, keepdims=True)
+    above = 1.0 - np.cumsum(distributions, axis=1)
+    return np.where(known, np.maximum(above, 0.0), 1.0)
+
+
+def margins(above: FloatArray, levels: FloatArray) -> FloatArray:
+    """Factor on the shape at each level of risk: the end of the first bin above which outcomes have
+    at most that probability. `above` from `survival`; levels (nodes, n); infinite if no bin has."""
+    bins = np.stack([(above > level[:, None] + 1e-12).sum(axis=1) for level in levels.T], axis=1)
+    factors: FloatArray = np.where(bins < BINS, np.exp(LOWEST + WIDTH * bins), np.inf)
+    return factors

@@ -1,0 +1,179 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage, PoolPeaks
+from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pooled_margins import BINS, CELLS
+from tests.processors.calibrated.streams import HORIZON, RISKS, new_pool, stationary
+
+_SEEDS = st.integers(0, 2**32 - 1)
+
+
+def _run(pool: CalibratedPool, stream: list[tuple[int, PodUsage]]) -> list[PoolPeaks]:
+    results = []
+    for step, usage in stream:
+        pool.observe(step, usage)
+        results.append(pool.predict())
+    return results
+
+
+def _equal(one: PoolPeaks, other: PoolPeaks) -> bool:
+    return (one.nodes == other.nodes).all() and bool((one.peaks == other.peaks).all())
+
+
+@settings(max_examples=3, deadline=None)
+@given(_SEEDS, st.sampled_from([0.0, 0.02]))
+def test_peaks_lie_between_0_and_the_requests_and_fall_with_the_risk(
+    seed: int, moves: float
+) -> None:
+    for result in _run(new_pool(), list(stationary(seed, 100, nodes=3, moves=moves))):
+        assert (result.peaks >= 0.0).all()
+        assert (result.peaks <= result.requests[:, None]).all()
+        assert (np.diff(result.peaks, axis=1) <= 0.0).all()
+
+
+@settings(max_examples=3, deadline=None)
+@given(_SEEDS, st.integers(1, 99))
+def test_a_pool_restored_from_its_state_continues_exactly(seed: int, cut: int) -> None:
+    stream = list(stationary(seed, 100, nodes=3, moves=0.02))
+    undisturbed = _run(new_pool(), stream)
+    first, second = new_pool(), new_pool()
+    _run(first, stream[:cut])
+    second.restore(first.state())
+    for got, expected in zip(_run(second, stream[cut:]), undisturbed[cut:], strict=True):
+        assert _equal(got, expected)
+
+
+@settings(max_examples=3, deadline=None)
+@given(_SEEDS, st.integers(1, 99))
+def test_nothing_of_the_future_is_used(seed: int, cut: int) -> None:
+    stream = list(stationary(seed, 100, nodes=3, moves=0.02))
+    noise = np.random.default_rng(seed + 1)
+    other = [
+        (step, replace(usage, usage=noise.uniform(0.0, 1e4, len(usage.usage))))
+        for step, usage in stream[cut:]
+    ]
+    before = _run(new_pool(), stream)[:cut]
+    after = _run(new_pool(), stream[:cut] + other)[:cut]
+    assert all(_equal(one, two) for one, two in zip(before, after, strict=True))
+
+
+def test_the_order_of_pods_changes_nothing() -> None:
+    stream = list(stationary(5, 100, nodes=3, moves=0.02))
+    mixed = []
+    for step, usage in stream:
+        order = np.random.default_rng(step).permutation(len(usage.pods))
+        other = PodUsage(
+            usage.pods[order],
+            usage.nodes[order],
+            usage.usage[order],
+            usage.requests[order],
+            usage.limits[order],
+        )
+        mixed.append((step, other))
+    for one, two in zip(_run(new_pool(), stream), _run(new_pool(), mixed), strict=True):
+        assert _equal(one, two)
+
+
+def _measured_rates(steps: int, seed: int) -> FloatArray:
+    """Share of predictions that usage exceeded, for each declared risk, after ten days."""
+    horizon = Horizon(steps=6, step_seconds=3600)
+    pool = CalibratedPool(horizon, RISKS)
+    stream = list(stationary(seed, steps, nodes=10, pods=3))
+    results = _run(pool, stream)
+    totals = np.stack([np.bincount(usage.nodes - 1000, usage.usage) for _, usage in stream])
+    exceeded = [
+        totals[step + 1 : step + 1 + horizon.steps].max(axis=0)[:, None] > results[step].peaks + 1.0
+        for step in range(240, len(stream) - horizon.steps)
+    ]
+    rates: FloatArray = np.mean(exceeded, axis=(0, 1))
+    return rates
+
+
+def test_measured_rates_approach_the_declared_risks() -> None:
+    rates = _measured_rates(24 * 40, seed=2)
+    # At 1% some 12 exceedances are expected, too few for a narrow bound.
+    assert (rates > 0.5 * np.array(RISKS)).all()
+    assert (rates[1:] < 1.25 * np.array(RISKS[1:])).all()
+
+
+def test_a_pool_that_knows_nothing_gives_nothing_away() -> None:
+    pool = CalibratedPool(HORIZON, RISKS, np.zeros((CELLS, BINS)))
+    for step, usage in stationary(1, HORIZON.steps):
+        pool.observe(step, usage)
+        result = pool.predict()
+        assert (result.peaks == result.requests[:, None]).all()
+
+
+def test_a_pod_with_a_donor_continues_its_history() -> None:
+    stream = list(stationary(3, 130, nodes=2))
+    renamed = [(step, replace(usage, pods=usage.pods + 10_000)) for step, usage in stream[120:]]
+    donors = stream[0][1].pods
+    renamed[0] = (120, replace(renamed[0][1], donors=donors))
+    kept, strangers = [*stream[:120], *renamed], [*stream[:120], *renamed]
+    strangers[120] = (120, replace(renamed[0][1], donors=None))
+    undisturbed = _run(new_pool(), stream)[120].peaks
+    assert _run(new_pool(), kept)[120].peaks == pytest.approx(undisturbed, rel=0.1)
+    assert _run(new_pool(), strangers)[120].peaks != pytest.approx(undisturbed, rel=0.1)
+
+
+def test_unknown_usage_counts_as_the_last_known() -> None:
+    stream = list(stationary(4, 60, nodes=2))
+    gap = [
+        (step, replace(usage, usage=np.where(step == 40, np.nan, usage.usage)))
+        for step, usage in stream
+    ]
+    held = list(stream)
+    held[40] = (40, replace(stream[40][1], usage=stream[39][1].usage))
+    for one, two in zip(_run(new_pool(), gap), _run(new_pool(), held), strict=True):
+        assert _equal(one, two)
+
+
+def test_nodes_and_pods_that_left_take_no_room() -> None:
+    pool = new_pool()
+    for step in range(24 * 20):
+        node = np.array([step // 24])
+        pool.observe(step, PodUsage(node, node, np.ones(1), np.ones(1), np.ones(1)))
+        pool.predict()
+    assert pool.size == (1, 15)
+
+
+def test_steps_must_ascend_and_pods_be_unique() -> None:
+    pool = new_pool()
+    one = np.zeros(1, np.int64)
+    usage = PodUsage(one, one, np.ones(1), np.ones(1), np.ones(1))
+    pool.observe(5, usage)
+    with pytest.raises(ValueError, match="not after"):
+        pool.observe(5, usage)
+    two = np.ones(2, np.int64)
+    with pytest.raises(ValueError, match="twice"):
+        pool.observe(6, PodUsage(two, two, np.ones(2), np.ones(2), np.ones(2)))
+
+
+@pytest.mark.parametrize("risks", [(), (0.0,), (0.1, 0.05), (0.5, 1.0)])
+def test_risks_that_are_none_are_refused(risks: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        CalibratedPool(HORIZON, risks)
+
+
+def test_damaged_state_is_refused() -> None:
+    pool = new_pool()
+    for step, usage in stationary(1, 30, nodes=2):
+        pool.observe(step, usage)
+        pool.predict()
+    state = pool.state()
+    state["pods"]["maxima"] = state["pods"]["maxima"][:-4]
+    with pytest.raises(CheckpointError):
+        new_pool().restore(state)
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(0, 300), (289, 300), (24, 7), (288, 0)])
+def test_impossible_horizons_are_refused(steps: int, seconds: int) -> None:
+    with pytest.raises(ValueError):
+        Horizon(steps, seconds)

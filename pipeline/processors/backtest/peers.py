@@ -1,9 +1,9 @@
 """The predictors of other systems with their defaults, as variants of this one's.
 
 Koordinator, and the buckets of all histograms: koordinator-sh/koordinator. VPA: the recommender of
-kubernetes/autoscaler. Crane: gocrane/crane. `RC-like`, `borg-default`, and N-sigma over recent
-usage: the simulator of Bashir et al., Take it to the limit (EuroSys 2021). N-sigma v1 and v2 are
-in a design note of Koordinator. Pods younger than two hours count their requests.
+kubernetes/autoscaler. Crane: gocrane/crane. `RC-like`, `borg-default`, `N-sigma, Google` and `max`:
+the simulator of Bashir et al., Take it to the limit (EuroSys 2021). N-sigma v1 and v2 are in a
+design note of Koordinator. Pods younger than two hours count their requests.
 """
 
 from __future__ import annotations
@@ -42,17 +42,42 @@ def _variant(
     return Variant(name=name, config=config, counts=counts)
 
 
-def _recent(percent: int, hours: int) -> Variant:
+def _percentile_options(percent: int, hours: int) -> dict[str, Any]:
+    share = percent / 100
+    return {
+        "cpu": share,
+        "memory": share,
+        "history_seconds": hours * 3600,
+        "interpolation": "linear",
+    }
+
+
+def _recent_percentile(percent: int, hours: int) -> Variant:
+    options = _percentile_options(percent, hours)
+    return _variant(f"RC-like p{percent}, {hours}h", "resource-central", "pods", options)
+
+
+def _recent_nsigma(sigmas: int, hours: int) -> Variant:
     return _variant(
-        f"RC-like p{percent}, {hours}h",
-        "resource-central",
-        "pods",
-        {
-            "cpu": percent / 100,
-            "memory": percent / 100,
-            "history_seconds": hours * 3600,
-            "interpolation": "linear",
-        },
+        f"N-sigma {sigmas}, Google, {hours}h",
+        "recent-nsigma",
+        "node",
+        {"history_seconds": hours * 3600},
+        nsigma_multiplier=float(sigmas),
+    )
+
+
+def _maximum(hours: int) -> Variant:
+    members = {
+        "recent-nsigma": {"history_seconds": hours * 3600},
+        "resource-central": _percentile_options(99, hours),
+    }
+    return _variant(
+        f"max(N-sigma 5, RC p99), {hours}h",
+        "max",
+        "node",
+        {"members": [*members], "options": members},
+        nsigma_multiplier=5.0,
     )
 
 
@@ -70,13 +95,18 @@ def _quantile(name: str, percent: int, margin_percent: int) -> Variant:
 PEERS: Final = (
     _variant("borg-default 0.9", "borg-default", "node", {"a": 1 / 0.9}),
     _variant("borg-default 1/1.1", "borg-default", "node", {"a": 1.1}),
-    _recent(95, 10),
-    _recent(99, 10),
-    _recent(99, 24),
+    _recent_percentile(95, 10),
+    _recent_percentile(99, 10),
+    _recent_percentile(99, 24),
+    _recent_nsigma(3, 10),
+    _recent_nsigma(5, 10),
+    _recent_nsigma(5, 24),
     _variant("N-sigma v1, N=3", "nsigma-v1", "node", nsigma_multiplier=3.0),
     _variant("N-sigma v1, N=5", "nsigma-v1", "node", nsigma_multiplier=5.0),
     _variant("N-sigma v2, N=3", "nsigma-v2", "node", nsigma_multiplier=3.0),
     _variant("N-sigma v2, N=5", "nsigma-v2", "node", nsigma_multiplier=5.0),
+    _maximum(10),
+    _maximum(24),
     _quantile("hist p90 24h +15% (VPA target)", 90, 15),
     _quantile("hist p98 24h +10%", 98, 10),
     _quantile("hist p99 24h +15% (Crane)", 99, 15),

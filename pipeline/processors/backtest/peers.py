@@ -85,7 +85,7 @@ def _quantile(name: str, percent: int, margin_percent: int) -> Variant:
     return _variant(
         name,
         "percentile",
-        "pods",
+        "limited",
         {"cpu": percent / 100, "memory": percent / 100},
         profile=_DAILY,
         safety_margin_percent=float(margin_percent),

@@ -17,21 +17,27 @@ from pipeline.processors.backtest.calibrated_runs import CALIBRATED, CalibratedR
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_windows import windows
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.cold_start import counts_request
 from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, NODE, ModelConfig
 from pipeline.processors.model.node_peaks import PeakColumns
 from pipeline.processors.model.peak_prediction import predict_peaks
-from pipeline.processors.model.predictor import Predictor
-from pipeline.processors.model.resource_pairs import TO_KUBERNETES
+from pipeline.processors.model.predictor import Predictor, View
+from pipeline.processors.model.resource_pairs import (
+    TO_KUBERNETES,
+    group_sums,
+    kubernetes_units,
+)
 from pipeline.processors.predictors.registry import build
 from pipeline.topics.nodes import Strategy
 
-Counts = Literal["prod", "koordinator", "pods", "node"]
+Counts = Literal["prod", "koordinator", "pods", "limited", "node"]
 """Which of the published numbers counts as the prediction.
 
 - `prod`: the requests of Prod less what may be reclaimed of them: what the product gives away
 - `koordinator`: the same, with a class view that has no cold start
 - `pods`: the sum of the peaks of pods, young ones counting their requests
+- `limited`: the same, each peak at most the limit of its pod
 - `node`: the peak of the node's entity, with the margin
 """
 
@@ -89,13 +95,14 @@ def replay(
     predictions = [np.full((nodes, len(run.at), 2), np.nan) for run in runs]
     columns = [{step: column for column, step in enumerate(run.at.tolist())} for run in runs]
     banks = [(group.bank(), group.members) for group in _groups(runs)]
-    for step, batch in enumerate(windows(trace)):
+    for step, (stays, batch) in enumerate(windows(trace)):
         for bank, members in banks:
             bank.apply(batch)
             for number, predictor in members.items():
                 if (column := columns[number].get(step)) is not None:
                     variant = runs[number].variant
-                    peaks = _predict(bank, trace.nodes, variant, predictor)
+                    limits = trace.limits[stays]
+                    peaks = _predict(bank, trace.nodes, limits, variant, predictor)
                     predictions[number][:, column] = peaks
         for pool, _ in pools:
             pool.apply(step)
@@ -177,8 +184,10 @@ def _fits(predictor: Predictor, others: Mapping[str, Predictor]) -> bool:
     return taken.isdisjoint(predictor.columns)
 
 
-def _predict(bank: Bank, names: Sequence[str], variant: Variant, predictor: str) -> FloatArray:
-    """The predictions (k, 2) of a variant for all nodes."""
+def _predict(
+    bank: Bank, names: Sequence[str], limits: FloatArray, variant: Variant, predictor: str
+) -> FloatArray:
+    """The predictions (k, 2) of a variant for all nodes, whose pods have these `limits` (n, 2)."""
     nodes = [bank.node_models[name] for name in names]
     for node in nodes:
         node.strategy = variant.config.strategy
@@ -193,7 +202,19 @@ def _predict(bank: Bank, names: Sequence[str], variant: Variant, predictor: str)
         predictor,
         (never, never),
     )
+    if variant.counts == "limited":
+        return _limited(peaks.view, peaks.by_predictor[predictor], limits)
     return _counted(peaks.by_predictor[predictor], variant.counts)
+
+
+def _limited(view: View, peaks: PeakColumns, limits: FloatArray) -> FloatArray:
+    """The sums (k, 2) of the peaks of pods with the margin, each at most its limit (n, 2), and of
+    the requests of cold pods. A pod cannot use more than its limit."""
+    own = kubernetes_units(peaks.pod_raw) * view.margin[view.node_index, None]
+    requests = view.requests * TO_KUBERNETES
+    by_request = counts_request(~np.isnan(requests), view.cold[:, None], np.isnan(own))
+    counted = np.where(by_request, requests, np.fmin(own, limits))
+    return group_sums(view.node_index, counted, len(view.end_ms))
 
 
 def _counted(peaks: PeakColumns, counts: Counts) -> FloatArray:
@@ -206,5 +227,5 @@ def _counted(peaks: PeakColumns, counts: Counts) -> FloatArray:
             return prod.requests - np.minimum(prod.pods_amount, unused)
         case "pods":
             return prod.pods_peak
-        case "node":
+        case _:
             return np.asarray(peaks.peaks[:, NODE] * TO_KUBERNETES)

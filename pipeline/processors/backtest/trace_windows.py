@@ -31,8 +31,8 @@ _ENOUGH: Final = np.full(2, 2.0**60)
 """Allocatable that is never the limit: what is given away is judged against the requests alone."""
 
 
-def windows(trace: Trace) -> Iterator[TrainingBatch]:
-    """The windows of all nodes, step by step.
+def windows(trace: Trace) -> Iterator[tuple[IntArray, TrainingBatch]]:
+    """For each step the running stays (p,), in the order of the windows' pods, and these windows.
 
     Usage is in cores and bytes. A resource that no pod has is unknown; a pod without a resource
     that others have uses nothing of it.
@@ -54,19 +54,22 @@ def windows(trace: Trace) -> Iterator[TrainingBatch]:
         end_ms = start_ms + step_ms
         elapsed = step - trace.start[stays]
         pod_usage = usage.take(trace.first_sample[stays] + elapsed, axis=0)
-        yield TrainingBatch(
-            heads=[
-                WindowHead(name, "", 0, start_ms, end_ms, end_ms, 1.0, None, _NO_POINTS, pods)
-                for name, pods in zip(trace.nodes, listed, strict=True)
-            ],
-            allocatable=allocatable,
-            node_usage=group_sums(window_index, pod_usage, nodes),
-            host_apps=nothing,
-            system=nothing,
-            window_index=window_index,
-            pod_usage=pod_usage,
-            pod_coverage=np.full(len(stays), np.nan),
-            pod_ages=((elapsed + 1) * trace.step_seconds).astype(np.float64),
+        yield (
+            stays,
+            TrainingBatch(
+                heads=[
+                    WindowHead(name, "", 0, start_ms, end_ms, end_ms, 1.0, None, _NO_POINTS, pods)
+                    for name, pods in zip(trace.nodes, listed, strict=True)
+                ],
+                allocatable=allocatable,
+                node_usage=group_sums(window_index, pod_usage, nodes),
+                host_apps=nothing,
+                system=nothing,
+                window_index=window_index,
+                pod_usage=pod_usage,
+                pod_coverage=np.full(len(stays), np.nan),
+                pod_ages=((elapsed + 1) * trace.step_seconds).astype(np.float64),
+            ),
         )
 
 

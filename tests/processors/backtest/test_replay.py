@@ -28,6 +28,7 @@ from tests.processors.backtest.trace_files import (
     stay_row,
     table_of,
 )
+from tests.processors.windows import with_margin
 
 STRATEGY: dict[str, Any] = {"safety_margin_percent": 20.0, "nsigma_multiplier": 2.0}
 STEPS, STEP_SECONDS = 64, 1800
@@ -206,6 +207,25 @@ def test_progress_counts_steps() -> None:
     done: list[int] = []
     replay(trace_of(tables()), [Run(variant("percentile"), np.array([5]))], done.append)
     assert done == list(range(1, STEPS + 1))
+
+
+def test_limited_peaks_of_pods_are_at_most_their_limits() -> None:
+    """A bucket ends above the usage at the limit, and the margin is on top."""
+    series = [
+        series_row("busy", [500] * 40, cpu_request_m=400, cpu_limit_m=500),
+        series_row("calm", [100] * 40, cpu_request_m=300),
+        series_row("young", [100] * 40, cpu_request_m=300),
+    ]
+    stays = [stay_row("busy", "busy", 0, 40), stay_row("calm", "calm", 0, 40)]
+    stays.append(stay_row("young", "young", 38, 40, node="node-1"))
+    trace = trace_of((table_of(series, SERIES), table_of(stays, PLACEMENT)))
+    pods, limited = (
+        replay(trace, [Run(variant("percentile", counts), np.array([39]))])[0][:, 0, 0]
+        for counts in ("pods", "limited")
+    )
+    assert pods[0] == with_margin(0.5) + with_margin(0.1)
+    assert limited[0] == pytest.approx(500.0 + with_margin(0.1), abs=1.0)
+    assert limited[1] == pods[1] == 300.0
 
 
 def test_koordinator_has_no_cold_start_in_the_class_view() -> None:

@@ -126,13 +126,13 @@ def test_share_above_of_nodes_that_differ_is_that_of_their_mixture_not_of_one_no
 def test_stale_short_and_unknown_nodes_count_as_nodes_and_in_nothing_else() -> None:
     whole = histories([50.0] * 6, [5.0] * 6)
     alone = of_cpu(whole)
-    absurd = [np.nan, -1.0, 106.0, 1e9, np.inf]
+    absurd = [np.nan, -1.0, 106.0, 50.0, 50.0]
     nodes = histories(
         [50.0] * 6 + [90.0, 90.0] + absurd, [5.0] * 13,
         is_fresh=np.array([True] * 6 + [False] + [True] * 6),
     )  # fmt: skip
     nodes.seconds[7] = DAY - 1.0
-    nodes.stdev[11] = np.nan
+    nodes.stdev[11:] = np.array([[106.0], [np.nan]])
     advice = of_cpu(nodes)
     assert (advice.nodes, advice.known_nodes) == (13, 6)
     assert advice.excluded_nodes == {"stale": 1, "short": 1, "unknown": 5}

@@ -355,7 +355,7 @@ class Decisions:
         scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
         try:
             seconds = scorer.expiration_seconds(args)
-            if seconds is not None and not _are_judged(nodes, seconds).any():
+            if seconds is not None and not np.count_nonzero(_are_judged(nodes, seconds)):
                 return self._best_fit(nodes, demand)
             if not scorer.knows(nodes, args):
                 return plugin, None

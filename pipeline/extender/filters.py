@@ -166,7 +166,7 @@ def load_aware(
             expired[part],
             passes_expired=bool(args.enable_schedule_when_node_metrics_expired),
         )
-        if not (verdict.code != filter_score.PASSES).any():
+        if not np.count_nonzero(verdict.code != filter_score.PASSES):
             continue
         if not groups:
             codes, group_of = codes.copy(), np.zeros(len(nodes), np.int64)
@@ -240,7 +240,7 @@ def _rule(
     percents = [[each.own.thresholds.get(name, 0) for name in args.resources] for each in limits]
     thresholds = np.array(percents)[rows]
     kinds = np.full((1, len(args.resources)), _KINDS.index(first.kind))
-    if not usage.is_estimated.any():
+    if not np.count_nonzero(usage.is_estimated):
         return _Rule(usage, thresholds, kinds)
     if first.kind != node_thresholds.PROD:
         kinds = np.where(usage.is_estimated, _KINDS.index(_ESTIMATED), kinds)
@@ -295,7 +295,7 @@ def offered(nodes: CandidateNodes, demand: PodDemand, stale_after: float) -> Ref
     """Requests of Mid and Batch exceed the newest record of resources: an actuator that is late or
     dead leaves more on the Node than there is."""
     wanted = demand.amounts("request", BOUNDED)
-    if not wanted.any():
+    if not np.count_nonzero(wanted):
         return Refusals.none(len(nodes))
     buffered, published, certain = (
         by_node([nodes.column(bound_column(stage, name)) for name in BOUNDED])
@@ -319,7 +319,7 @@ def hot(nodes: CandidateNodes, demand: PodDemand, others: Refusals, stale_after:
     scores would bring the replacements back. Windows that are stale say nothing."""
     since = nodes.column("hot_since_seconds")
     is_hot = np.isfinite(since)
-    if not is_hot.any() or _waits_for_long(demand, nodes.now):
+    if not np.count_nonzero(is_hot) or _waits_for_long(demand, nodes.now):
         return Refusals.none(len(nodes))
     is_fresh = nodes.is_fresh(stale_after)
     is_hot &= is_fresh

@@ -100,7 +100,7 @@ class ExtenderLanding:
             compared = targets[first : first + COMPARED_TARGETS]
             first += COMPARED_TARGETS
             is_unfit = self._fit.refused(pod, compared, arrivals)
-            if is_unfit.any():
+            if np.count_nonzero(is_unfit):
                 unfit, compared = compared[is_unfit], compared[~is_unfit]
                 rejected += self._fit.rejected(pod, unfit[: MOST_REJECTED - len(rejected)])
                 rejections += len(unfit)
@@ -140,7 +140,7 @@ class ExtenderLanding:
     def _candidates(self, nodes: IntArray) -> CandidateNodes:
         """The nodes with the pods that the plan has put on them: their amounts, and their usage."""
         places = self._places[nodes]
-        has_more = self._has_more[places].any()
+        has_more = np.count_nonzero(self._has_more[places])
         return (self._cluster_with_arrivals if has_more else self._cluster).in_order(places)
 
     def _with_arrivals(self) -> CandidateNodes:

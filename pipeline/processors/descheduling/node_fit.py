@@ -163,7 +163,7 @@ class FitSimulator:
         refused = self._has_no_room(pod, targets)
         placement = self._placement(self._pods.records[pod])
         new = ~(refused | placement.is_asked[targets])
-        if new.any():
+        if np.count_nonzero(new):
             for node in targets[new].tolist():
                 placement.is_asked[node] = True
                 placement.is_refused[node] = self._placement_objection(pod, node) is not None

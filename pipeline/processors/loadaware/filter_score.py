@@ -103,7 +103,7 @@ def judge(
         percent = (nodes.compared + estimate) / nodes.capacity * 100
     over = over_thresholds(percent, thresholds) & (nodes.capacity > 0)
     is_over: BoolArray = np.logical_or.reduce(over, axis=1)
-    if not is_over.any() and (passes_expired or not expired.any()):
+    if not np.count_nonzero(is_over) and (passes_expired or not np.count_nonzero(expired)):
         return _none_refused(len(is_over))
     is_judged = thresholds.any(axis=1) & nodes.is_reported
     too_much = is_judged & is_over & ~(expired & passes_expired)
@@ -140,7 +140,7 @@ def score(
     left = np.maximum(nodes.capacity - nodes.compared - estimate, 0)
     shares = left * MAX_SCORE // np.maximum(nodes.capacity, 1)
     is_scored = nodes.is_reported & nodes.has_usage & ~expired
-    if nodes.is_estimated.any():
+    if np.count_nonzero(nodes.is_estimated):
         known = is_scored[:, None] & ~nodes.is_estimated & (nodes.capacity > 0)
         lowest = np.where(known, shares, MAX_SCORE).min(axis=0, initial=MAX_SCORE)
         shares = np.where(nodes.is_estimated, np.minimum(shares, lowest), shares)

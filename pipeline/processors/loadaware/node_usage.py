@@ -40,7 +40,7 @@ def is_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits = ALL_USAGE
 
 def _compute_unknown(nodes: NodesView, args: LoadAwareArgs, limits: Limits) -> BoolArray:
     unknown = np.isnan(_measured(nodes, args, limits))
-    if (doubtful := _is_doubtful(nodes)).any():
+    if np.count_nonzero(doubtful := _is_doubtful(nodes)):
         unknown |= doubtful[:, None]
     result: BoolArray = unknown & (_capacity(nodes, args) > 0)
     return result
@@ -74,7 +74,7 @@ def _select(
     usage = nodes.usage("prod_usage" if is_prod else "usage", resources)
     if is_prod and args.prod_usage_include_sys:
         usage = usage + nodes.usage("system_usage", resources)
-    if nodes.is_new().any():
+    if np.count_nonzero(nodes.is_new()):
         usage = np.where(nodes.is_new()[:, None], 0.0, usage)
     if limits.kind == node_thresholds.AGGREGATED:
         spans = {
@@ -94,13 +94,13 @@ def _compute_usage(
     if in_flight:
         flight = nodes.in_flight_usage(prod=is_prod)
     estimated, doubtful = np.zeros_like(flight), _is_doubtful(nodes)
-    if doubtful.any() or not np.isfinite(measured).all():
+    if np.count_nonzero(doubtful) or not np.isfinite(measured).all():
         if is_prod:
             estimated = load_aware_usage(nodes, args, ALL_USAGE, in_flight=in_flight)
         else:
             estimated = np.array([nodes.counted(f"estimate:{name}") for name in args.resources]).T
     compared = filter_score.compared_usage(measured, flight, estimated)
-    if doubtful.any():
+    if np.count_nonzero(doubtful):
         compared = np.where(doubtful[:, None], np.maximum(compared, estimated), compared)
     return compared
 

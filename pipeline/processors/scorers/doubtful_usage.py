@@ -14,7 +14,7 @@ def cap_doubtful(nodes: NodesView, scores: IntArray, expiration_seconds: float) 
     of the last window is unknown: predicted peaks and averages may be lower than usage then.
     """
     doubtful = nodes.cached("doubtful", lambda: _is_doubtful(nodes))
-    if not doubtful.any():
+    if not np.count_nonzero(doubtful):
         return scores
     certain = ~doubtful & nodes.is_fresh(expiration_seconds)
     lowest = scores[certain].min(initial=np.iinfo(np.int64).max)

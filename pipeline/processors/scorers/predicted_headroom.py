@@ -67,7 +67,9 @@ def _peak(nodes: NodesView, resource: str, args: PredictedHeadroomArgs) -> Float
 
 
 def _knows(nodes: NodesView, args: PredictedHeadroomArgs) -> bool:
-    return any(np.isfinite(_peak(nodes, each.name, args)).any() for each in args.resources)
+    return any(
+        np.count_nonzero(np.isfinite(_peak(nodes, each.name, args))) for each in args.resources
+    )
 
 
 def _estimated_resources(demand: PodDemand) -> Sequence[str]:

@@ -33,6 +33,11 @@ POLICY = HotNodePolicy(
 )
 
 
+_THRESHOLD = POLICY.high_percent["cpu"] / 100
+_NOISE = 0.01
+"""How far the usage that a plan expected may be from the mean afterwards."""
+
+
 class Stay(NamedTuple):
     """A pod of a workload on a node, from one window to another (Unix time)."""
 
@@ -43,14 +48,23 @@ class Stay(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run left behind: when all pods were placed (Unix time), the stays of pods, and the
-    openings of alerts as (node, time), and the most that a node wanted, as a share of it."""
+    """What a run left behind: when all pods were placed (Unix time), the stays of pods, the
+    openings of alerts as (node, time), and what each node wanted after each window, as a share of
+    it."""
 
     began: float
     stays: list[Stay]
     opened: list[tuple[str, float]]
     evictions: int
-    most_wanted: float
+    wanted: dict[float, dict[str, float]]
+
+    @property
+    def most_wanted(self) -> float:
+        return max(max(nodes.values()) for nodes in self.wanted.values())
+
+    def mean_wanted(self, node: str, since: float, until: float) -> float:
+        """What a node wanted on average between two times."""
+        return float(np.mean([w[node] for at, w in self.wanted.items() if since < at <= until]))
 
 
 def shares_of(chance: np.random.Generator, *, shifts: bool) -> FloatArray:
@@ -109,11 +123,11 @@ def run(seed: int, *, shifts: bool) -> Run:
     arm = Noting(ReliefPolicy(interval_seconds=float(ROUND_WINDOWS * WINDOW_SECONDS)))
     since: dict[tuple[str, str, str], float] = {}
     stays, opened, was_hot = list[Stay](), list[tuple[str, float]](), set[str]()
-    most_wanted = 0.0
+    wanted: dict[float, dict[str, float]] = {}
     for _ in range(WINDOWS - 1):
         measured = cluster.pass_window()
-        most_wanted = max(most_wanted, float(measured.wanted.max()))
         now = cluster.now
+        wanted[now] = dict(zip(cluster.names, measured.wanted.max(axis=1).tolist(), strict=True))
         present = {
             (pod.record.uid, str(cluster.candidate(pod).workload), pod.node)
             for pod in cluster.pods.values()
@@ -128,7 +142,7 @@ def run(seed: int, *, shifts: bool) -> Run:
         was_hot = hot
     stays += [Stay(workload, node, at, now) for (_, workload, node), at in since.items()]
     began = min(stay.since for stay in stays)
-    return Run(began, stays, opened, len(cluster.evictions), most_wanted)
+    return Run(began, stays, opened, len(cluster.evictions), wanted)
 
 
 def returns(stays: Sequence[Stay]) -> Iterator[str]:
@@ -149,10 +163,15 @@ def returns(stays: Sequence[Stay]) -> Iterator[str]:
 
 
 def heated(found: Run) -> Iterator[str]:
-    """Yield the nodes that got hot after a pod had landed there."""
-    landings = [(stay.node, stay.since) for stay in found.stays if stay.since > found.began]
+    """Yield the nodes that got hot after a pod had landed there, because that was too much for
+    them. A target may be filled up to the threshold: noise carries such a node over it."""
     for node, at in found.opened:
-        if any(target == node and since < at for target, since in landings):
+        landings = [
+            stay.since
+            for stay in found.stays
+            if stay.node == node and found.began < stay.since < at
+        ]
+        if landings and found.mean_wanted(node, max(landings), at) > _THRESHOLD + _NOISE:
             yield f"{node} got hot at {at:g}"
 
 
@@ -175,6 +194,7 @@ def test_no_workload_goes_back_or_leaves_again_within_its_rest(seed: int) -> Non
 @given(seed=SEEDS)
 @example(seed=1)
 @example(seed=2)
+@example(seed=49)
 def test_no_target_gets_hot_while_pods_use_the_same(seed: int) -> None:
     """If targets were not asked for room, the first example would fail."""
     found = run(seed, shifts=False)
@@ -190,5 +210,8 @@ def test_the_checks_see_what_they_are_for() -> None:
     stays = [Stay("w", "a", 0, 100), Stay("w", "b", 160, 160 + rest), Stay("w", "a", rest, rest)]
     assert len([*returns(stays)]) == 2
     assert [*returns([Stay("w", "a", 0, 1), Stay("w", "b", 2, 3 + rest)])] == []
-    hot = Run(0.0, [Stay("w", "b", 10, 900)], [("b", 300.0), ("a", 5.0)], 1, 0.5)
+    hot = Run(
+        0.0, [Stay("w", "b", 10, 900), Stay("w", "c", 10, 900)],
+        [("b", 300.0), ("c", 300.0), ("a", 5.0)], 1, {200.0: {"b": 0.72, "c": 0.7}},
+    )  # fmt: skip
     assert [*heated(hot)] == ["b got hot at 300"]

@@ -97,7 +97,7 @@ async def _saved(ages: Mapping[str, float | None], interval_seconds: float) -> l
     model = SimpleNamespace(
         ownership=SimpleNamespace(epoch=1, partition=0), owned=True, next_offset=1, joined=0,
         bank=bank, reports={}, counters={"n": Counters()}, retracted={}, failures=FailedWindows(),
-        generation=1, rejoined_from=0, departed=DepartedNodes(), alerts={}, busy=asyncio.Lock(),
+        generation=1, rejoined_from=0, departed=DepartedNodes(), events={}, busy=asyncio.Lock(),
         idle=AsyncMock(),
     )  # fmt: skip
     join = SimpleNamespace(next_offset=1)

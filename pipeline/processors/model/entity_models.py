@@ -43,8 +43,9 @@ class EntityModels:
     `histograms[r]` are those of resource r. `weight`, `mean` and `squares` (sums of squared
     deviations) are the moments, `samples` the number of samples, each (rows, 2). `first_ms` and
     `last_ms` are the ends of the first and last window that trained the row, `seen_ms` that of the
-    last window that listed it. `profile` is the number of the row's profile, `workload` the row of
-    the pod's workload in other models. `store` has the columns of predictors, by name.
+    last window that listed it, `listed_ms` that of the first one. `profile` is the number of the
+    row's profile, `workload` the row of the pod's workload in other models. `store` has the columns
+    of predictors, by name.
     """
 
     weight: FloatArray
@@ -63,6 +64,7 @@ class EntityModels:
         self.store = Columns(columns)
         self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
         self.workload: IntArray = np.zeros(0, np.int64)
+        self.listed_ms: IntArray = np.zeros(0, np.int64)
         for name, column in COLUMNS.items():
             setattr(self, name, np.zeros((0, *column.shape), column.dtype))
         self._free: list[int] = []
@@ -75,7 +77,8 @@ class EntityModels:
     @property
     def nbytes(self) -> int:
         """Memory of all columns, spare rows included."""
-        columns = sum(getattr(self, name).nbytes for name in ("profile", "workload", *COLUMNS))
+        names = ("profile", "workload", "listed_ms", *COLUMNS)
+        columns = sum(getattr(self, name).nbytes for name in names)
         histograms = sum(histograms.nbytes for histograms in self.histograms)
         return int(columns) + histograms + self.store.nbytes
 
@@ -94,6 +97,7 @@ class EntityModels:
         """Clear these rows and make them free."""
         self.clear(rows)
         self.workload[rows] = NO_ROW
+        self.listed_ms[rows] = NEVER
         self._free.extend(rows[::-1].tolist())
 
     def clear(self, rows: IntArray) -> None:
@@ -185,6 +189,7 @@ class EntityModels:
         self.store.grow(capacity)
         self.profile = _resized(self.profile, capacity)
         self.workload = _resized(self.workload, capacity, NO_ROW)
+        self.listed_ms = _resized(self.listed_ms, capacity, NEVER)
         for name, column in COLUMNS.items():
             setattr(self, name, _resized(getattr(self, name), capacity, column.empty))
         # `allocate` takes from the end, so that rows of one node are neighbours.

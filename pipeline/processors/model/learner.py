@@ -58,11 +58,7 @@ NODE_COLUMNS: Final[Mapping[str, Column]] = {
     **drift.COLUMNS,
 }
 """Columns per node, by slot."""
-_OWN_COLUMNS: Final[dict[str, Column]] = {
-    **day_slots.COLUMNS,
-    **POD_COLUMNS,
-    **pending_peaks.ARRIVAL_COLUMN,
-}
+_OWN_COLUMNS: Final[dict[str, Column]] = {**day_slots.COLUMNS, **POD_COLUMNS}
 """Columns per entity beside those of predictors."""
 
 
@@ -235,11 +231,10 @@ class Learner:
         training_samples.remember_pods(batch, nodes)
         rows = np.concatenate([node.pod_rows for node in nodes])
         end_ms = batch.end_ms.take(batch.window_index)
-        listed_ms = self.models.store["listed_ms"].take(rows)
         self._assign_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
-        # Written after profiles, which may clear the row of a pod that has been there before.
-        self.models.store["listed_ms"][rows] = np.where(listed_ms == NEVER, end_ms, listed_ms)
         self.models.seen_ms[rows] = end_ms
+        listed_ms = self.models.listed_ms.take(rows)
+        self.models.listed_ms[rows] = np.where(listed_ms == NEVER, end_ms, listed_ms)
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
             self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
@@ -279,7 +274,7 @@ class Learner:
         pending_peaks.follow(
             self._pending, _node_slots(nodes), self.schedule, batch,
             pending_peaks.prod_usage(batch, classes, values, shares),
-            self.models.store["listed_ms"].take(np.concatenate([node.pod_rows for node in nodes])),
+            self.models.listed_ms.take(np.concatenate([node.pod_rows for node in nodes])),
         )  # fmt: skip
         usage = np.where(per_resource(short), np.nan, usage)
         weights = training_samples.sample_weights(nodes, self._half_life_ms)
@@ -396,7 +391,7 @@ class Learner:
             self._slots,
             self.fingerprint,
             alert_columns.pack(self.alerts, node.slot),
-            pending_peaks.pack(self._pending, node.slot),
+            pending_peaks.pack(self._pending, node.slot, self.models.listed_ms[_rows(node)]),
         )
 
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
@@ -412,8 +407,16 @@ class Learner:
             state, self.models, self.workloads.models, self._slots, self._new_slot()
         )
         alert_columns.unpack(self.alerts, node.slot, state.state.alerts)
-        pending_peaks.unpack(self._pending, node.slot, state.state.pending)
+        rows, packed = _rows(node), state.state.pending
+        listed_ms = pending_peaks.unpack(self._pending, node.slot, packed, len(rows))
+        self.models.listed_ms[rows] = listed_ms
         return node
+
+
+def _rows(node: NodeModels) -> IntArray:
+    """The rows of the entities of a node and of its pods by UID."""
+    pods = [row for _, row in sorted(node.row_by_uid.items())]
+    return np.concatenate([node.entity_rows, np.array(pods, np.int64)])
 
 
 def _node_slots(nodes: Sequence[NodeModels]) -> IntArray:

@@ -28,8 +28,6 @@ from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatc
 MOST_PENDING: Final = 288
 """Peaks of a node that are followed at once, at most: one in five minutes for a day."""
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
-ARRIVAL_COLUMN: Final = {"listed_ms": Column((), "<i8", NEVER)}
-"""By pod: the end of the first window that listed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +188,26 @@ def ended(
     return peaks
 
 
-def pack(columns: Columns, slot: int) -> dict[str, bytes]:
-    """The peaks of a node that are followed; empty if there are none."""
+def pack(columns: Columns, slot: int, listed_ms: IntArray) -> dict[str, bytes]:
+    """The peaks of a node that are followed, with `listed_ms` of its entities and pods; empty if
+    there are none."""
     row = np.array([slot])
-    return columns.pack(row) if (columns["made_ms"][slot] != NEVER).any() else {}
+    if (columns["made_ms"][slot] == NEVER).all():
+        return {}
+    return {**columns.pack(row), "listed_ms": listed_ms.astype("<i8").tobytes()}
 
 
-def unpack(columns: Columns, slot: int, packed: Mapping[str, bytes]) -> None:
-    """Write the state that `pack` gave into this row, which is empty. State of other predictors or
-    another schedule leaves the row empty: these peaks are not judged."""
+def unpack(columns: Columns, slot: int, packed: Mapping[str, bytes], rows: int) -> IntArray:
+    """Write the state that `pack` gave into this row, which is empty, and return `listed_ms`
+    (rows,). State of other predictors or another schedule leaves the row empty: these peaks are not
+    judged."""
+    nothing = np.full(rows, NEVER, np.int64)
     try:
         columns.check(packed, 1)
     except CheckpointError:
-        return
+        return nothing
+    listed = packed.get("listed_ms", b"")
+    if len(listed) != nothing.nbytes:
+        return nothing
     columns.unpack(np.array([slot]), packed)
+    return np.frombuffer(listed, "<i8").astype(np.int64)

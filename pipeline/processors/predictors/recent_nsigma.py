@@ -100,7 +100,7 @@ class RecentNSigma(Stateless):
                 for name, value in values.items():
                     terms[name][:, entities, r] = value.reshape(k, -1)
         sums = pod_sums(view, np.where(together, 0.0, own))
-        totals = terms["together"] + sums.total
+        totals = terms["together"] + sums.pods + sums.requests
         totals[:, NODE] += system
         totals[:, SYSTEM] = system
         terms["system"][:, NODE] = system

@@ -34,7 +34,7 @@ POLICY = HotNodePolicy(
 
 
 _THRESHOLD = POLICY.high_percent["cpu"] / 100
-_NOISE = 0.01
+_NOISE = 0.002
 """How far the usage that a plan expected may be from the mean afterwards."""
 
 

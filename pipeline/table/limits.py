@@ -43,6 +43,9 @@ LONGEST_TENTATIVE_SECONDS: Final = 3600.0
 
 LATE_WINDOW_SECONDS: Final = 60.0
 """How late the last window of a node may be whose pods are read: the span ends with it."""
+OLDEST_PREDICTION_SECONDS: Final = 3600.0
+"""From this age on the history in a prediction says nothing: workers repeat it every ten minutes.
+"""
 FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
 """After half of the time for which the broker keeps tombstones everything is read again."""
 START_TIMEOUT_SECONDS: Final = 30.0

@@ -17,6 +17,7 @@ from pipeline.processors.hot_nodes.threshold_advice import NodeHistories, Presen
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.table.apply_records import Headers, node_of
+from pipeline.table.limits import OLDEST_PREDICTION_SECONDS
 from pipeline.table.node_names import RowArray
 from pipeline.table.state_table import Table
 from pipeline.times import parse_time, time_or_none
@@ -27,8 +28,6 @@ from pipeline.topics.predictions import EntityPeaks
 from pipeline.topics.resource_amounts import ByResource
 from pipeline.topics.result_header import Position, Result, position_of
 
-OLDEST_SECONDS: Final = 3600.0
-"""From this age on a prediction says nothing: workers repeat it every ten minutes."""
 _PREDICTORS: Final = ("nsigma-v1", "nsigma-v2")
 _NOTHING: Final = ByResource()
 _FIELDS: Final = ("mean", "stdev", "seconds", "samples")
@@ -87,7 +86,7 @@ class HistoryStore:
         """Mean, deviation, seconds and samples (4, rules) of a node, cores and bytes; NaN is
         unknown, as is everything without a recent prediction."""
         own = self._by_node.get(node)
-        return _UNKNOWN if own is None or now - own.at >= OLDEST_SECONDS else own.values
+        return _UNKNOWN if own is None or now - own.at >= OLDEST_PREDICTION_SECONDS else own.values
 
 
 def _values(record: _Prediction) -> FloatArray:

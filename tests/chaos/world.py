@@ -49,6 +49,7 @@ from tests.system.harness import (
     Stage,
     create_stage,
     feed,
+    model_flags,
 )
 
 Bugs = Mapping[str, Sequence[str]]
@@ -160,7 +161,7 @@ class World:
                 "--data-dir", str(self.folder / name),
                 "--session-timeout-seconds", str(SESSION_SECONDS),
                 "--checkpoint-interval-seconds", str(CHECKPOINT_SECONDS),
-                "--expiration-seconds", str(self.stage.settings.model.expiration_seconds),
+                *model_flags(self.stage.settings.model),
             ],
             "watcher": page,
             "actuator": [*page, "--mode", "act", "--writes-per-second", "50"],

@@ -99,6 +99,15 @@ async def create_stage(bootstrap: str, partitions: int = 4, replicas: int = 1) -
     return stage
 
 
+def model_flags(model: ModelSettings) -> list[str]:
+    """The flags of a worker for the settings of models that a stage changes."""
+    return [
+        *("--expiration-seconds", str(model.expiration_seconds)),
+        *("--horizon-seconds", str(model.horizon_seconds)),
+        *("--accuracy-interval-seconds", str(model.accuracy_interval_seconds)),
+    ]
+
+
 # -- processes
 
 
@@ -121,9 +130,7 @@ class Worker:
             *("--partitions", str(stage.partitions), "--id", stage.prefix),
             *("--session-timeout-seconds", str(SESSION_SECONDS)),
             *("--checkpoint-interval-seconds", str(CHECKPOINT_SECONDS)),
-            *("--expiration-seconds", str(settings.model.expiration_seconds)),
-            *("--horizon-seconds", str(settings.model.horizon_seconds)),
-            *("--accuracy-interval-seconds", str(settings.model.accuracy_interval_seconds)),
+            *model_flags(settings.model),
             *("--metrics-host", "127.0.0.1", "--metrics-port", "0"),
             *("--data-dir", str(directory / "faust")),
             *(("--instance-id", instance) if instance else ()),

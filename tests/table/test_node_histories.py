@@ -11,8 +11,8 @@ from actuators.planner.threshold_proposals import PROPOSED, set_proposals
 from pipeline.errors import RecordError
 from pipeline.processors.hot_nodes.threshold_advice import advise
 from pipeline.table import Table
+from pipeline.table.limits import OLDEST_PREDICTION_SECONDS
 from pipeline.table.node_histories import (
-    OLDEST_SECONDS,
     HistoryStore,
     PoolHistory,
     pool_histories,
@@ -129,7 +129,7 @@ def test_history_is_no_longer_than_its_samples() -> None:
     [
         prediction(node_peaks=EntityPeaks()),
         prediction(node_peaks=entity(2.0, predictor="percentile")),
-        prediction(age=OLDEST_SECONDS),
+        prediction(age=OLDEST_PREDICTION_SECONDS),
         prediction(node_peaks=entity(None, None)),
     ],
 )

@@ -96,8 +96,10 @@ class CgroupInotify:
             return
         for watch, mask, name in _events(data):
             if mask & _OVERFLOW:
+                # A watch may be of a removed directory now. The next round watches and lists all.
                 self._news.set()
-                self._changed.update(self._watches)
+                for path in list(self._watches):
+                    self._remove(path)
             elif (parent := self._paths.get(watch)) is None:
                 continue
             elif mask & _IGNORED:  # the directory was removed

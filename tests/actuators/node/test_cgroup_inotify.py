@@ -103,16 +103,24 @@ async def test_more_events_than_the_queue_holds_are_news() -> None:
 
 
 async def overflow(watched: Watched) -> None:
-    watched.inotify.follow(state())
+    (watched.root / WEB).mkdir()
+    watched.inotify.follow(state(WEB))
     watched.news.clear()
     other = watched.root / PARENTS[0] / "storm"
     for number in range(MOST_EVENTS + 10):
         other.with_name(f"storm{number}").mkdir()
         other.with_name(f"storm{number}").rmdir()
+    (watched.root / WEB).rmdir()  # unseen
+    (watched.root / WEB).mkdir()
     assert await watched.notices()
-    watched.inotify.follow(state())
-    (watched.root / BATCH).mkdir()
+    while watched.inotify.changed(WEB) is not None:  # the overflow comes last
+        await watched.notices()
+    watched.inotify.follow(state(WEB))
     assert await watched.notices()
+    assert all(watched.inotify.changed(path) for path in (*PARENTS, WEB))
+    for path in (BATCH, f"{WEB}/container"):
+        (watched.root / path).mkdir()
+        assert await watched.notices()
     watched.inotify.close()
 
 

@@ -123,10 +123,10 @@ class CpuBurst:
             return held(former, self.name)
         load = self._pool.load(state, burst_rules(strategy).pool_threshold_percent)
         if state.revision is None or state.revision != self._revision:
-            self._revision = state.revision
             self._pods = tuple(_pod_bursts(state, strategy))
             self._unlisted = frozenset(pod.path for pod in state.pods if not pod.listed)
             self._forget_containers(state)
+            self._revision = state.revision  # at last: after an error all is computed again
         # Of a longer time nothing is known: nobody looked, or the clock was set.
         self._knows_step = self._at is not None and 0 <= state.at - self._at <= LONGEST_STEP_SECONDS
         self._at = state.at

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.processors.node_qos import cpu_burst
 from pipeline.processors.node_qos.cgroup_values import UNLIMITED, Knob, Place, Value
 from pipeline.processors.node_qos.cpu_burst import ANNOTATION, CpuBurst
 from pipeline.processors.node_qos.cpu_normalization import CpuNormalization
@@ -262,3 +263,16 @@ def test_limiters_of_gone_containers_are_forgotten() -> None:
             burst_node(crashing, at=float(second), cfs_quota_burst_period_seconds=10**6), {}
         )
     assert len(feature._limiters) == 1
+
+
+def test_after_an_error_no_values_of_former_pods_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feature = CpuBurst()
+    claimed(feature, burst_node(burst_pod(1000, 2000), revision=1))
+    alone = burst_node(burst_pod(3000), revision=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu_burst, "pod_quota_us", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            feature.claims(alone, {})
+    assert claimed(feature, alone) == claimed(CpuBurst(), alone)

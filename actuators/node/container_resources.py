@@ -25,6 +25,8 @@ UNIFIED_DEFAULTS: Final[Mapping[Knob, int]] = {
 }
 """Knobs of cgroup v2 that a runtime takes by the name of their file, with what a new cgroup has."""
 _DEFAULT_SHARES: Final = 1024
+_LONGEST_PERIOD_US: Final = 1_000_000
+"""The kernel refuses longer ones."""
 
 
 class Adjustment(NamedTuple):
@@ -129,6 +131,8 @@ def _scaled_quota(resources: ContainerResources) -> int:
 
 def _period_us(resources: ContainerResources) -> int:
     period_us = resources.cpu_period_us or 0
+    if period_us > _LONGEST_PERIOD_US:
+        raise ContainerRuntimeError(f"no period: {period_us} us")
     return period_us if period_us > 0 else PERIOD_US
 
 

@@ -208,7 +208,7 @@ async def test_a_stale_view_widens_nothing_in_an_update(start: Start) -> None:
         assert answer == ContainerResources(cpu_shares=shares)
 
 
-@pytest.mark.parametrize("resources", [{"cpus": "0-"}, {"cpus": "x"}])
+@pytest.mark.parametrize("resources", [{"cpus": "0-"}, {"cpus": "x"}, {"cpu_period_us": 1_000_001}])
 async def test_resources_that_are_none_are_a_protocol_error(start: Start, resources: Any) -> None:
     starting = start()
     starting.show(batch_pod())

@@ -17,8 +17,10 @@ from actuators.node.nri_messages import _CLASSES, PLUGIN_SERVICE
 from actuators.node.ttrpc_frames import MOST_PAYLOAD_BYTES, REQUEST, RESPONSE, Message
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
 from pipeline.tasks import cancel_tasks
+from pipeline.topics.pods import Container
+from pipeline.topics.resource_amounts import BATCH
 from tests.actuators.node.fake_runtime import PLUGIN, RUNTIME, FakePlugin, FakeRuntime, encoded
-from tests.actuators.node.starts import ID, UID, Starting, batch_pod
+from tests.actuators.node.starts import AMOUNTS, ID, UID, Starting, batch_pod
 from tests.actuators.node.test_container_start import LIMITS, describe_limits
 from tests.actuators.node.test_node_reading import World
 from tests.metric_values import sum_of, value_of
@@ -197,6 +199,21 @@ async def test_hostile_input_ends_the_connection_alone(
         await plugin.message()
     assert limits(await (await connected.configured()).call("CreateContainer", CREATE))
     assert "the container runtime does not ask" in caplog.text
+
+
+async def test_a_period_that_no_kernel_takes_ends_the_connection_alone(
+    connected: Connected,
+) -> None:
+    """A quota of that period would be no number of the protocol."""
+    more = (Container(name="main", scalars={**AMOUNTS, BATCH[0]: 4000}),)
+    connected.starting.show(batch_pod(containers=more))
+    await connected.starting.actuator.round()  # the pod gets its quota
+    plugin = await connected.configured()
+    event = _CLASSES["ContainerEvent"].FromString(CREATE)
+    event.container.linux.resources.cpu.period.value = 2**63 - 1  # type: ignore[attr-defined]
+    with pytest.raises((EOFError, ConnectionResetError)):
+        await plugin.call("CreateContainer", event.SerializeToString())
+    assert limits(await (await connected.configured()).call("CreateContainer", CREATE))
 
 
 async def test_bytes_at_random_end_the_connection_alone(connected: Connected) -> None:

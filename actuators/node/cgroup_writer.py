@@ -8,15 +8,14 @@ A round reads places with a new decision or an unfinished write, those that may 
 every fifth round all, to find what other processes changed. Most decisions do not change for hours.
 """
 
-from collections.abc import Iterator, Mapping, Set
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from actuators.node import node_metrics
 from actuators.node.cgroup_files import CgroupFiles, Reading
 from actuators.node.original_values import OriginalValues, SavedValue
 from actuators.node.write_history import WriteHistory
-from actuators.node.write_round import PARTNERS, WriteRound, touched
+from actuators.node.write_round import PARTNERS, WriteRound, related, touched
 from pipeline.errors import CgroupGoneError, CgroupWriteError, KernelFileError, StateError
 from pipeline.logs import get_logger
 from pipeline.processors.node_qos.cgroup_values import Knob, Place, Value, cpu_list_text, is_wider
@@ -52,6 +51,8 @@ class CgroupWriter:
         self._unfinished: Set[Place] = originals.values.keys()
         self._seen: dict[Place, Reading | None] = {}
         self._reported: set[Knob] = set()
+        self.without_cgroup: Set[Place] = frozenset()
+        """The places that the last `apply` read in vain, because their cgroup has ended."""
         node_metrics.ORIGINAL_VALUES_LOST.set(originals.lost_because is not None)
 
     def claimed(self) -> dict[str, dict[Place, Value]]:
@@ -71,22 +72,28 @@ class CgroupWriter:
         except (CgroupGoneError, KernelFileError):
             return None
 
-    def apply(self, decisions: Mapping[Place, Decision]) -> list[Change]:
+    def apply(
+        self, decisions: Mapping[Place, Decision], answered: Iterable[Place] = ()
+    ) -> list[Change]:
         """Write what differs from these decisions, and restore all other places.
 
-        Returns the values that changed, and those that could not be changed. A write may wait until
-        the kernel has reclaimed memory.
+        What `answered` places have is no change by another process: a container runtime writes what
+        it was answered. Returns the values that changed, and those that could not be changed. A
+        write may wait until the kernel has reclaimed memory.
         """
+        for place in answered:
+            self._history.forget_text(place)
         self._rounds += 1
         compares_all = self._rounds % COMPARED_EVERY_ROUNDS == 0
         unsettled = self._unsettled(decisions)
         places = decisions.keys() | self._originals.values.keys()
-        due = places if compares_all else _related(places, unsettled)
+        due = places if compares_all else related(places, unsettled)
         round_ = WriteRound(decisions, self._files, self._originals)
         for place in due:
             self._read(place, round_)
         if compares_all:
             self._files.close_unused()
+        self.without_cgroup = round_.without_cgroup
         seen = {place: round_.now.get(place) for place in due}
         if not unsettled and seen == (self._seen if compares_all else {}):
             return []
@@ -375,25 +382,6 @@ class CgroupWriter:
         if place.knob not in self._reported:
             self._reported.add(place.knob)
             log.info("this kernel does not have a limit", knob=place.knob, place=str(place))
-
-
-def _related(places: Set[Place], changing: Set[Place]) -> set[Place]:
-    """Those of `places` that are changing, or may limit one that is: its partner, and the same knob
-    above and below its cgroup."""
-    related = set()
-    paths: dict[Knob, set[str]] = {}
-    for place in changing:
-        for knob in (place.knob, PARTNERS.get(place.knob, place.knob)):
-            paths.setdefault(knob, set()).add(place.path)
-    above = {knob: set(chain(*map(parent_paths, some))) for knob, some in paths.items()}
-    for place in places if changing else ():
-        if (some := paths.get(place.knob)) is not None and (
-            place.path in some
-            or place.path in above[place.knob]
-            or not some.isdisjoint(parent_paths(place.path))
-        ):
-            related.add(place)
-    return related
 
 
 def _saved(text: str, decision: Decision | None) -> SavedValue:

@@ -151,8 +151,7 @@ class NodeActuator:
             decisions = hold_back(decisions, self._written)
         node_metrics.HELD.set(held)
         # A write may wait for the kernel, for example until it has reclaimed memory.
-        steps = () if held else self._after_round
-        self._note(await asyncio.to_thread(self._act, decisions, state, steps))
+        self._note(await asyncio.to_thread(self._act, decisions, state, held))
         self._wished = self._wished.then(acting | observing if any(observing.values()) else {})
         self._note(self._observations(self._wished.decisions))
 
@@ -168,16 +167,13 @@ class NodeActuator:
         age = self._reading.view_age_seconds()
         return age is None or age > self._settings.view_max_age_seconds
 
-    def _act(
-        self,
-        decisions: dict[Place, Decision],
-        state: NodeState,
-        steps: Iterable[Callable[[NodeState], None]],
-    ) -> list[Change]:
-        """Write decisions, then take the steps."""
-        changes = self._replaced.adopt(decisions) + self._writer.apply(decisions)
-        self._written = decisions
-        for step in steps:
+    def _act(self, decisions: dict[Place, Decision], state: NodeState, held: bool) -> list[Change]:
+        """Write decisions, then take the steps, unless the view is stale."""
+        adopted = self._replaced.adopt(decisions, () if held else state.pods)
+        changes = adopted.changes + self._writer.apply(decisions, adopted.places)
+        ended = self._writer.without_cgroup  # a stale view would hold them without end
+        self._written = {place: d for place, d in decisions.items() if place not in ended}
+        for step in () if held else self._after_round:
             try:
                 step(state)
             except Exception as error:

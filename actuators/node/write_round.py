@@ -1,6 +1,7 @@
 """A round of the writer of cgroups: what it found, and what follows for single places."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
 from typing import Final
 
 from actuators.node import node_metrics
@@ -151,3 +152,22 @@ def touched(writes: Iterable[Write]) -> Iterator[Place]:
         yield write.place
         if write.place.knob is Knob.CPU_IDLE and write.value == 1:
             yield write.place._replace(knob=Knob.CPU_SHARES)
+
+
+def related(places: Set[Place], changing: Set[Place]) -> set[Place]:
+    """Those of `places` that are changing, or may limit one that is: its partner, and the same knob
+    above and below its cgroup."""
+    those = set()
+    paths: dict[Knob, set[str]] = {}
+    for place in changing:
+        for knob in (place.knob, PARTNERS.get(place.knob, place.knob)):
+            paths.setdefault(knob, set()).add(place.path)
+    above = {knob: set(chain(*map(parent_paths, some))) for knob, some in paths.items()}
+    for place in places if changing else ():
+        if (some := paths.get(place.knob)) is not None and (
+            place.path in some
+            or place.path in above[place.knob]
+            or not some.isdisjoint(parent_paths(place.path))
+        ):
+            those.add(place)
+    return those

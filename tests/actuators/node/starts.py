@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,10 @@ class RecordingWriter(CgroupWriter):
 
     changes: list[Change]
 
-    def apply(self, decisions: Mapping[Place, Decision]) -> list[Change]:
-        made = super().apply(decisions)
+    def apply(
+        self, decisions: Mapping[Place, Decision], answered: Iterable[Place] = ()
+    ) -> list[Change]:
+        made = super().apply(decisions, answered)
         self.changes = [*getattr(self, "changes", []), *made]
         return made
 

@@ -43,6 +43,7 @@ class Quota:
 
     def __init__(self) -> None:
         self.wanted: int | None = 50_000
+        self.place = QUOTA
         self.former: Mapping[Place, Value] = {}
         self.fails = False
         self.calls = 0
@@ -52,7 +53,7 @@ class Quota:
         self.calls += 1
         if self.fails:
             raise ZeroDivisionError
-        return [] if self.wanted is None else [Claim(QUOTA, self.wanted, self.name, "a test")]
+        return [] if self.wanted is None else [Claim(self.place, self.wanted, self.name, "a test")]
 
 
 class Rounds:
@@ -184,6 +185,31 @@ async def test_a_stale_view_widens_and_restores_nothing(rounds: Rounds) -> None:
     rounds.world.view.confirm(rounds.world.clock.monotonic())
     await actuator.round()
     assert rounds.quota() == "max"
+
+
+async def test_a_stale_view_holds_no_cgroups_that_have_ended(rounds: Rounds) -> None:
+    """Pods come and go while the view stays stale for days."""
+    rounds.world.show()
+    rounds.world.view.confirm(rounds.world.clock.monotonic())
+    actuator = rounds.start(view_max_age_seconds=60.0)
+    await rounds.world.clock.advance(61)
+    for number in range(10):
+        path = f"{BEST_EFFORT}/pod{number}"
+        directory = rounds.world.node.cgroups / path
+        directory.mkdir()
+        (directory / "cpu.max").write_text("max 100000\n")
+        rounds.feature.place = Place(path, Knob.CPU_QUOTA)
+        await actuator.round()
+        (directory / "cpu.max").unlink()
+        directory.rmdir()
+        actuator._writer._files.close()  # of a real cgroup, open files end with it
+    rounds.feature.wanted = None
+    for _ in range(6):
+        await actuator.round()
+    copy = actuator.copy()
+    assert copy is not None
+    assert copy.is_held
+    assert copy.written == {}
 
 
 async def test_a_view_of_unknown_age_counts_as_stale(rounds: Rounds) -> None:

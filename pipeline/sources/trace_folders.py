@@ -8,7 +8,12 @@ import pyarrow.parquet
 
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.backtest.trace import Trace
-from pipeline.processors.backtest.trace_tables import PLACEMENT_TYPES, SERIES_TYPES, read_traces
+from pipeline.processors.backtest.trace_tables import (
+    PLACEMENT_TYPES,
+    SERIES_TYPES,
+    WORKLOAD,
+    read_traces,
+)
 
 _SERIES: Final = ".series.parquet"
 _PLACEMENT: Final = ".placement.parquet"
@@ -53,7 +58,7 @@ def read_dataset(folder: Path, name: str) -> list[Trace]:
     one that holds something else.
     """
     series = _read(folder / f"{name}{_SERIES}", [*SERIES_TYPES])
-    placement = _read(folder / f"{name}{_PLACEMENT}", [*PLACEMENT_TYPES])
+    placement = _read(folder / f"{name}{_PLACEMENT}", [*PLACEMENT_TYPES, WORKLOAD])
     try:
         return read_traces(name, series, placement)
     except InvalidRecordError as error:

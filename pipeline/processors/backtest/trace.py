@@ -25,7 +25,8 @@ class Trace:
     `start[i]` until before step `end[i]`, and uses what series `series_index[i]` used:
     `usage[first_sample[i] + u - start[i]]` (2,) at step u. Usage is at most the limit. `requests`
     and `limits` are (n, 2); a resource that a series does not have is 0 there, and its usage NaN.
-    `allocatable` is (k, 2). A pod that moved to another node is another pod.
+    `allocatable` is (k, 2). A pod that moved to another node is another pod. `workloads` has the
+    workload of each stay, "" without one; it is empty if the data set has none.
     """
 
     dataset: str
@@ -45,6 +46,7 @@ class Trace:
     series_index: IntArray
     first_sample: IntArray
     usage: FloatArray
+    workloads: tuple[str, ...] = ()
 
     @property
     def node_starts(self) -> IntArray:

@@ -34,6 +34,8 @@ PLACEMENT_TYPES: Final = {
     "end": pa.int64(),
     "allocatable_m": pa.float64(),
 }
+WORKLOAD: Final = "workload"
+"""A column of placement that need not be there."""
 _UNITS: Final = np.array([1.0, MEBIBYTE])
 """Millicores and MiB of the tables to millicores and bytes."""
 _MOST: Final = {"cpu": 1e9, "mem": 2.0**40}
@@ -71,7 +73,9 @@ def read_traces(dataset: str, series: pa.Table, placement: pa.Table) -> list[Tra
     grid = _grid(series, placement)
     table = _typed("series", series, SERIES_TYPES)
     usage = _series(table, grid)
-    stays = _typed("placement", placement, PLACEMENT_TYPES)
+    has_workloads = WORKLOAD in placement.column_names
+    types = PLACEMENT_TYPES | ({WORKLOAD: pa.string()} if has_workloads else {})
+    stays = _typed("placement", placement, types)
     _check_stays(stays, grid)
     position = {name: number for number, name in enumerate(usage.names.tolist())}
     traces = []
@@ -154,7 +158,8 @@ def _series(table: pa.Table, grid: Grid) -> _Series:
         ],
         axis=1,
     )
-    usage = np.minimum(usage, limits.repeat(lengths, axis=0)) * _UNITS
+    most = np.where(limits > 0.0, limits, np.nan).repeat(lengths, axis=0)
+    usage = np.minimum(usage, most) * _UNITS  # NaN, not 0, of a resource that a series has not
     first = np.cumsum(lengths) - lengths
     return _Series(names, start, lengths, first, requests * _UNITS, limits * _UNITS, usage)
 
@@ -212,6 +217,7 @@ def _trace(
     allocatable = np.full((len(nodes), 2), np.nan)
     allocatable[node_index, 0] = stays["allocatable_m"].to_numpy()
     series_index = series_index[order]
+    workloads = stays[WORKLOAD].take(order).to_pylist() if WORKLOAD in stays.column_names else ()
     return Trace(
         dataset=dataset,
         scenario=scenario,
@@ -230,6 +236,7 @@ def _trace(
         series_index=series_index,
         first_sample=series.first[series_index] + start[order] - series.start[series_index],
         usage=series.usage,
+        workloads=tuple(workloads),
     )
 
 

@@ -1,0 +1,218 @@
+"""`springtide gaps`: show what pods leave unused, and how much pooling them saves."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from pipeline.cli.help_sections import Command
+from pipeline.cli.options import output_option, settings_options
+from pipeline.cli.quantity_text import UNKNOWN
+from pipeline.cli.safe_output import print_lines
+from pipeline.errors import UsageError
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.backtest.gaps import Gaps, Grouping, Share, measure_gaps
+from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.explain.text_columns import align_columns
+from pipeline.settings import Settings
+from pipeline.sources.trace_folders import datasets, read_dataset
+
+_UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
+_HEADERS: Final = (
+    "TRACE", "RESOURCE", "GROUP", "PODS", "REQUESTS", "PEAK", "LIMITS", "PEAK", "POOLED", "P99",
+    "NODES",
+)  # fmt: skip
+_COLUMN_HELP: Final = {
+    "Columns": [
+        ("PODS", "Stays of pods on nodes, with known usage."),
+        ("REQUESTS, PEAK", "Usage as a share of requests: over the whole time, and at most."),
+        ("LIMITS, PEAK", "The same for limits."),
+        ("POOLED", "Peak of the sum of all pods, as a share of the sum of their peaks."),
+        ("P99", "The same with the 99th percentile over time in place of the peak."),
+        ("NODES", "Peak of the fleet, as a share of the sum of the peaks of nodes."),
+    ]
+}
+
+
+class ShareItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage as a share of an amount: over the whole time, and the highest of a step."""
+
+    mean: float | None
+    peak: float | None
+
+
+class OverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A value at each quantile over time."""
+
+    p95: float | None
+    p99: float | None
+    peak: float | None
+
+
+class GapsItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The gaps of a group of pods as `-o json` shows them: amounts in `unit`, shares of 0 to 1 or
+    more, null unknown."""
+
+    dataset: str
+    scenario: str
+    step_seconds: int
+    resource: str
+    unit: str
+    level: str
+    name: str | None
+    pods: int
+    unknown_pods: int
+    pods_without_request: int
+    pods_without_limit: int
+    steps: int
+    unknown_steps: int
+    usage_mean: float | None
+    requests_mean: float | None
+    limits_mean: float | None
+    usage_of_requests: ShareItem
+    usage_of_limits: ShareItem
+    usage: OverTime
+    pods_alone: OverTime
+    nodes_alone: OverTime
+    pod_pooling: OverTime
+    node_pooling: OverTime
+
+
+class GapsList(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `-o json`."""
+
+    items: Sequence[GapsItem]
+
+
+@click.command(
+    cls=Command,
+    exit_codes={0: "shown", 1: "failure: a file is no trace"},
+    tables=_COLUMN_HELP,
+)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--by", "grouping", type=click.Choice(["node", "workload"]), default="node", show_default=True,
+    help="Groups to show below the fleet.",
+)  # fmt: skip
+@output_option
+@click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
+@settings_options()
+def command(
+    settings: Settings, folder: Path, grouping: Grouping, as_json: bool, no_headers: bool
+) -> None:
+    """Show what pods left unused in the traces in FOLDER: usage against requests and limits, and
+    the peak of a sum against the sum of the peaks.
+
+    Low shares are what overcommitment may give to others. The traces are those of `springtide
+    backtest`; docs/how-to/measure-gaps.md describes the result. Unknown values are `-`.
+
+    \b
+    Examples:
+      springtide gaps traces
+      springtide gaps traces --by workload
+      springtide gaps traces -o json | jq '.items[] | select(.level == "fleet") | .pod_pooling'
+    """  # fmt: skip
+    measured: list[tuple[Trace, Gaps]] = []
+    for name in datasets(folder):
+        for trace in read_dataset(folder, name):
+            measured += [(trace, gaps) for gaps in measure_gaps(trace, grouping)]
+    if not measured:
+        raise UsageError(
+            f"no pod in {folder} has known usage",
+            hint="usage is known of a resource that has a limit: docs/reference/backtest.md",
+        )
+    if grouping == "workload" and all(gaps.level == "fleet" for _, gaps in measured):
+        raise UsageError(
+            f"no pod in {folder} has a workload",
+            hint="add the column workload to the tables of placement: docs/reference/backtest.md",
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(GapsList(items=[_item(*each) for each in measured])))
+    else:
+        print_lines(text_lines(measured, headers=not no_headers))
+
+
+def _item(trace: Trace, gaps: Gaps) -> GapsItem:
+    return GapsItem(
+        dataset=trace.dataset,
+        scenario=trace.scenario,
+        step_seconds=trace.step_seconds,
+        resource=gaps.resource,
+        unit=_UNITS[gaps.resource],
+        level=gaps.level,
+        name=gaps.name or None,
+        pods=gaps.pods,
+        unknown_pods=gaps.unknown_pods,
+        pods_without_request=gaps.pods_without_request,
+        pods_without_limit=gaps.pods_without_limit,
+        steps=gaps.steps,
+        unknown_steps=gaps.unknown_steps,
+        usage_mean=_known(gaps.usage_mean),
+        requests_mean=_known(gaps.requests_mean),
+        limits_mean=_known(gaps.limits_mean),
+        usage_of_requests=_share(gaps.of_requests),
+        usage_of_limits=_share(gaps.of_limits),
+        usage=_over_time(gaps.usage),
+        pods_alone=_over_time(gaps.pods_alone),
+        nodes_alone=_over_time(gaps.nodes_alone),
+        pod_pooling=_over_time(gaps.pod_pooling),
+        node_pooling=_over_time(gaps.node_pooling),
+    )
+
+
+def _share(share: Share) -> ShareItem:
+    return ShareItem(mean=_known(share.mean), peak=_known(share.peak))
+
+
+def _over_time(values: FloatArray) -> OverTime:
+    """Values at `QUANTILES`, (q,)."""
+    p95, p99, peak = map(_known, values.tolist())
+    return OverTime(p95=p95, p99=p99, peak=peak)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def text_lines(measured: Sequence[tuple[Trace, Gaps]], *, headers: bool) -> Iterator[str]:
+    """The result as a table, the fleet of each trace and resource above its groups."""
+    rows: list[tuple[str, ...]] = [_HEADERS] if headers else []
+    for trace, gaps in measured:
+        _, p99, peak = gaps.pod_pooling.tolist()
+        shares = (
+            gaps.of_requests.mean, gaps.of_requests.peak, gaps.of_limits.mean, gaps.of_limits.peak,
+            peak, p99, gaps.node_pooling[-1],
+        )  # fmt: skip
+        rows.append(
+            (
+                f"{trace.dataset}/{trace.scenario}", gaps.resource, gaps.name or gaps.level,
+                str(gaps.pods), *map(_percent, shares),
+            )
+        )  # fmt: skip
+    yield from align_columns(rows, right=range(3, len(_HEADERS)))
+    notes = [
+        f"{trace.dataset}/{trace.scenario} {gaps.resource}: {note}"
+        for trace, gaps in measured
+        if gaps.level == "fleet"
+        for note in _not_counted(gaps)
+    ]
+    yield from ["", *notes] if notes else []
+
+
+def _not_counted(gaps: Gaps) -> Iterator[str]:
+    """What the shares of a fleet leave out."""
+    if gaps.unknown_pods:
+        yield f"pods not counted, because their usage is unknown: {gaps.unknown_pods}"
+    if gaps.unknown_steps:
+        yield f"steps not counted, because the usage of a pod is unknown: {gaps.unknown_steps}"
+    if gaps.pods_without_request:
+        yield f"pods without a request, left out of REQUESTS: {gaps.pods_without_request}"
+    if gaps.pods_without_limit:
+        yield f"pods without a limit, left out of LIMITS: {gaps.pods_without_limit}"
+
+
+def _percent(share: float) -> str:
+    return UNKNOWN if math.isnan(share) else f"{100 * share:.1f}%"

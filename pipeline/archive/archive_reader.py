@@ -103,16 +103,22 @@ def read_table(
 ) -> pa.Table:
     """The rows of the days since <= day <= until (UTC) of these nodes (None: all) in these columns
     (None: all), in the order of the files. All rows must fit into memory."""
-    selected = ARCHIVE_SCHEMA.names if columns is None else list(columns)
-    if unknown := [name for name in selected if name not in ARCHIVE_SCHEMA.names]:
-        raise UsageError(f"an archive has no column {unknown[0]!r}",
-                         hint="docs/reference/archive.md lists the columns")  # fmt: skip
+    schema = schema_of(columns)
+    needed = [*dict.fromkeys([*schema.names, "node"])]
     tables = [
-        _of_nodes(file.parquet.read(columns=list(dict.fromkeys([*selected, "node"]))), nodes)
+        _of_nodes(file.parquet.read(columns=needed), nodes).select(schema.names)
         for file in map(_open, (file.path for file in files_of_days(directory, since, until)))
     ]
-    schema = pa.schema([ARCHIVE_SCHEMA.field(name) for name in selected])
-    return pa.concat_tables([schema.empty_table(), *(table.select(selected) for table in tables)])
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """These columns of `ARCHIVE_SCHEMA`; None: all. Raises `UsageError` for another column."""
+    names = ARCHIVE_SCHEMA.names if columns is None else [*columns]
+    if unknown := [name for name in names if name not in ARCHIVE_SCHEMA.names]:
+        raise UsageError(f"an archive has no column {unknown[0]!r}",
+                         hint="docs/reference/archive.md lists the columns")  # fmt: skip
+    return pa.schema([ARCHIVE_SCHEMA.field(name) for name in names])
 
 
 class _File(NamedTuple):

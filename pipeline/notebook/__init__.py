@@ -15,7 +15,7 @@ examples.
 from pipeline.archive.archive_reader import read_windows
 from pipeline.notebook.notebook_settings import read_settings
 from pipeline.notebook.predictor_tables import PEAK_SCHEMA, backtest, predict
-from pipeline.notebook.usage_tables import read_archive
+from pipeline.notebook.usage_tables import read_archive, read_topic
 from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA
 from pipeline.processors.backtest.suites import Selection
 
@@ -27,5 +27,6 @@ __all__ = [
     "predict",
     "read_archive",
     "read_settings",
+    "read_topic",
     "read_windows",
 ]

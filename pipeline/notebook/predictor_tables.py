@@ -57,7 +57,7 @@ def predict(
 
     `windows` are the directory of an archive, which may be larger than memory, `read_windows(..)`
     of some of its days or nodes, or a table with all columns and all rows of each window in the
-    order of the log. `predictors` are by default `model.predictors`.
+    order of the log, as `read_topic` returns it. `predictors` are by default `model.predictors`.
     Nodes have the policy that their windows state. Each predictor predicts after the first window
     of a node that ends in each interval of `every_seconds` since 1970.
 
@@ -95,7 +95,7 @@ def _logged(windows: str | Path | pa.Table | Iterable[LoggedWindow]) -> Iterable
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
             f"the table has not the types of an archive: {error!s:.200}",
-            hint="give a table of read_archive",
+            hint="give a table of read_archive or read_topic",
         ) from error
     return (record for batch in rows.to_batches() for record in archived_windows(batch))
 

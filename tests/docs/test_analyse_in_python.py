@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pipeline.settings import KafkaSettings
+from pipeline.topics.registry import WINDOWS
+from pipeline.topics.windows import encode_window
+from tests.broker import send
 from tests.docs.guides import GUIDES
+from tests.integration.test_archive import create_topic
 from tests.notebook.simulated_log import logged, simulated_windows, write_archive
 
 TEXT = (GUIDES / "analyse-in-python.md").read_text()
@@ -21,6 +26,10 @@ class Cell(NamedTuple):
 
     code: str
     output: str
+
+    @property
+    def needs_broker(self) -> bool:
+        return "read_topic(" in self.code
 
 
 CELLS = [
@@ -45,6 +54,7 @@ def run(cells: list[Cell]) -> list[Cell]:
 
 def test_every_cell_of_the_page_has_its_output() -> None:
     assert len(CELLS) == TEXT.count("```python") == TEXT.count("```text")
+    assert [cell.needs_broker for cell in CELLS].count(True) == 1
 
 
 @pytest.mark.slow
@@ -52,4 +62,19 @@ def test_cells_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.Mon
     write_archive(tmp_path / "windows", logged(simulated_windows(DAYS)))
     (tmp_path / "traces").symlink_to(TRACES)
     monkeypatch.chdir(tmp_path)
-    assert run(CELLS) == CELLS
+    cells = [cell for cell in CELLS if not cell.needs_broker]
+    assert run(cells) == cells
+
+
+@pytest.mark.broker
+async def test_the_cell_that_reads_the_topic_prints_what_the_page_shows(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(kafka)
+    windows = simulated_windows(DAYS)
+    await send(kafka, WINDOWS, *((w.header.node, encode_window(w)) for w in windows))
+    monkeypatch.setenv("SPRINGTIDE_KAFKA_TOPIC_PREFIX", kafka.topic_prefix)
+    monkeypatch.setenv("SPRINGTIDE_KAFKA_PARTITIONS", str(kafka.partitions))
+    (cell,) = [cell for cell in CELLS if cell.needs_broker]
+    own = cell._replace(code=cell.code.replace("kafka-0:9092", kafka.bootstrap_servers))
+    assert [done.output for done in run([own])] == [cell.output]

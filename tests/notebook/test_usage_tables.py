@@ -1,6 +1,10 @@
-"""Tables of past usage are those of the archive."""
+"""Tables of past usage are those of the archive and of the topic."""
 
-from datetime import UTC, date, datetime
+import asyncio
+import signal
+import threading
+import time
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 from pipeline import notebook
 from pipeline.archive.archive_reader import read_table
 from pipeline.errors import SettingsError, UsageError
+from pipeline.notebook.usage_tables import _result_of
 from tests.archive.archives import log_of, write
 
 NOW = datetime(2025, 11, 29, tzinfo=UTC)
@@ -39,10 +44,19 @@ def test_a_time_is_no_day_of_an_archive(tmp_path: Path) -> None:
         notebook.read_archive(tmp_path, since=NOW)
 
 
-def test_a_text_is_no_list_of_nodes(tmp_path: Path) -> None:
-    write(tmp_path, log_of(0))
-    with pytest.raises(UsageError, match="nodes is the text 'node-1'"):
-        notebook.read_archive(tmp_path, nodes="node-1")
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"since": NOW.replace(tzinfo=None)}, "since, 2025-11-29 00:00:00, has no time zone"),
+        ({"since": NOW, "until": NOW}, "until, .*, is not after since"),
+        ({"since": NOW, "until": NOW - timedelta(hours=1)}, "is not after since"),
+        ({"since": NOW, "columns": ["cpu"]}, "no column 'cpu'"),
+        ({"since": NOW, "nodes": "node-1"}, "nodes is the text 'node-1'"),
+    ],
+)
+def test_a_bad_span_is_refused_before_a_connection(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        notebook.read_topic(**arguments)
 
 
 def test_settings_are_those_of_file_environment_and_values(
@@ -59,3 +73,29 @@ def test_settings_are_those_of_file_environment_and_values(
     )  # fmt: skip
     with pytest.raises(SettingsError, match=r"kafka.partitions: 0 is not allowed.*argument values"):
         notebook.read_settings({"kafka": {"partitions": 0}})
+
+
+async def test_work_runs_beside_a_running_loop() -> None:
+    async def loop() -> asyncio.AbstractEventLoop:
+        await asyncio.sleep(0)
+        return asyncio.get_running_loop()
+
+    assert _result_of(loop()) is not asyncio.get_running_loop()
+
+
+def test_an_interrupt_ends_the_work() -> None:
+    ended = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    caller = threading.get_ident()
+    threading.Timer(0.3, lambda: signal.pthread_kill(caller, signal.SIGINT)).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        _result_of(wait())
+    assert ended == [True]
+    assert time.monotonic() - start < 30

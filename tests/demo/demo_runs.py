@@ -52,11 +52,11 @@ class Run:
                 continue
             try:
                 environment = (entry / "environ").read_bytes()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
             if f"TMPDIR={self.directory}".encode() in environment.split(b"\0") and command:
-                results[int(entry.name)] = command
+                results[int(entry.name)] = command.decode(errors="replace")
         return results
 
     def trees(self) -> list[Path]:

@@ -30,6 +30,7 @@ from pipeline.topics.resource_amounts import Resources
 from tests.actuators.node.test_node_reading import World, reading_of
 from tests.actuators.node.views import NODE
 from tests.metric_values import sum_of, value_of
+from tests.processes import until
 
 BEST_EFFORT = "kubepods/besteffort"
 QUOTA = Place(BEST_EFFORT, Knob.CPU_QUOTA)
@@ -94,9 +95,10 @@ class Rounds:
 
 
 async def turns(clock: ManualClock, seconds: float) -> None:
-    """Let time pass, and rounds write in their threads."""
+    """Let time pass, and rounds write in their threads, until the next one is waited for."""
     await clock.advance(seconds)
     await asyncio.sleep(0.02)
+    await until(lambda: any(not wake.done() for *_, wake in clock.sleepers))
 
 
 @pytest.fixture

@@ -1,19 +1,16 @@
 """`springtide accuracy`: the scores of judged peaks from the topic."""
 
 import json
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli import accuracy, past_records
+from pipeline.cli import accuracy
 from pipeline.cli.main import cli
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.codec import encode_json
+from tests.cli.fake_topic import fake_topic
 from tests.processors.accuracy.test_judged_peaks import record
-from tests.table.records import NOW
 
 
 def run(
@@ -21,26 +18,7 @@ def run(
 ) -> Result:
     values = [each if isinstance(each, bytes) else encode_json(each) for each in records]
 
-    class Follower:
-        is_caught_up = False
-
-        async def begin(self, since_ms: dict[str, int]) -> None:
-            assert since_ms == {"springtide.accuracy": round(1000 * (NOW - 7 * 86_400))}
-
-        async def poll(self) -> Any:
-            self.is_caught_up = True
-            return [SimpleNamespace(topic="springtide.accuracy", value=value) for value in values]
-
-    @asynccontextmanager
-    async def follower(*_: Any, **__: Any) -> Any:
-        yield Follower()
-
-    async def require(*_: Any) -> None:
-        pass
-
-    monkeypatch.setattr(past_records, "open_follower", follower)
-    monkeypatch.setattr(past_records, "require_topics", require)
-    monkeypatch.setattr(accuracy, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    fake_topic(monkeypatch, accuracy, "springtide.accuracy", [values], 7 * 86_400)
     return CliRunner().invoke(cli, ["accuracy", *arguments])
 
 

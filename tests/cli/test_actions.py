@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli import actions, past_records
+from pipeline.cli import actions
 from pipeline.cli.main import cli
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import encode_json
+from tests.cli.fake_topic import fake_topic
 
 NOW = 1_700_000_000.0
 
@@ -43,30 +42,7 @@ def run(
     """Run the command over records of the past, and later ones, after which Ctrl-C comes."""
     batches = [[*map(encode_json, past), *([bad] if bad else [])], [*map(encode_json, later)]]
 
-    class Follower:
-        is_caught_up = False
-
-        async def begin(self, since_ms: dict[str, int]) -> None:
-            assert since_ms == {"springtide.actions": round(1000 * (NOW - since_seconds))}
-
-        async def poll(self, timeout_seconds: float = 0.25) -> Any:
-            self.is_caught_up = True
-            if not batches:
-                raise KeyboardInterrupt
-            return [
-                SimpleNamespace(topic="springtide.actions", value=value) for value in batches.pop(0)
-            ]
-
-    @asynccontextmanager
-    async def follower(*_: Any, **__: Any) -> Any:
-        yield Follower()
-
-    async def require(*_: Any) -> None:
-        pass
-
-    monkeypatch.setattr(past_records, "open_follower", follower)
-    monkeypatch.setattr(past_records, "require_topics", require)
-    monkeypatch.setattr(actions, "SystemClock", lambda: SimpleNamespace(now=lambda: NOW))
+    fake_topic(monkeypatch, actions, "springtide.actions", batches, since_seconds)
     return CliRunner().invoke(cli, ["actions", *arguments])
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.cli import alerts, past_records
+from pipeline.cli import alerts
 from pipeline.cli.main import cli
 from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlerts, Subject
 from pipeline.table import Table
@@ -19,6 +19,7 @@ from pipeline.times import format_time
 from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
+from tests.cli.fake_topic import fake_topic
 from tests.table.records import NOW, node_state, table_of
 
 
@@ -158,26 +159,7 @@ OPENED = msgspec.structs.replace(
 
 
 def changes(monkeypatch: pytest.MonkeyPatch, values: list[bytes], *arguments: str) -> Result:
-    class Follower:
-        async def begin(self, since_ms: dict[str, int]) -> None:
-            assert since_ms == {"springtide.alerts": round(1000 * (NOW - 3600))}
-
-        is_caught_up = False
-
-        async def poll(self) -> Any:
-            self.is_caught_up = True
-            return [SimpleNamespace(topic="springtide.alerts", value=value) for value in values]
-
-    @asynccontextmanager
-    async def follower(*_: Any, **__: Any) -> Any:
-        yield Follower()
-
-    async def require(*_: Any) -> None:
-        pass
-
-    monkeypatch.setattr(past_records, "open_follower", follower)
-    monkeypatch.setattr(past_records, "require_topics", require)
-    monkeypatch.setattr(alerts, "SystemClock", lambda: CLOCK)
+    fake_topic(monkeypatch, alerts, "springtide.alerts", [values], 3600)
     return CliRunner().invoke(cli, ["alerts", "--since", "1h", *arguments])
 
 

@@ -92,7 +92,7 @@ def _id_of(name: str) -> int:
 
 
 def _donors(trace: Trace, pods: IntArray) -> IntArray:
-    """For each stay, the id of one of its series that ended when it began; -1 for none."""
+    """For each stay, the id of one of its series that ended when it began, -1 if none did."""
     ends = zip(trace.series_index.tolist(), trace.end.tolist(), strict=True)
     ended = dict(zip(ends, pods.tolist(), strict=True))
     begun = zip(trace.series_index.tolist(), trace.start.tolist(), strict=True)

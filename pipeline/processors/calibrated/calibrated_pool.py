@@ -39,7 +39,7 @@ class PodUsage:
     """Usage of all pods of a pool at one step: ids of pods and of their nodes, int64 and not
     negative, amounts in one unit (millicores or MiB), float64. `usage` is NaN where unknown: the
     last known usage stands for it. `donors` are ids of pods whose history a new pod takes over
-    (another pod of its workload), -1 for none."""
+    (another pod of its workload), -1 where a pod has no heir."""
 
     pods: IntArray
     nodes: IntArray

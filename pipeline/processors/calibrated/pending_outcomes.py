@@ -21,7 +21,7 @@ TOLERANCE: Final = 1.0
 
 
 def pending_columns(horizon: Horizon, risks: int) -> Mapping[str, Column]:
-    """Columns of nodes: a ring of pending predictions. A shape of 0 stands for none."""
+    """Columns of nodes: a ring of pending predictions. A place with a shape of 0 is free."""
     ring = horizon.audits
     return {
         "shapes": Column((ring,)),  # in the unit of usage

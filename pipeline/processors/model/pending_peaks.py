@@ -54,8 +54,8 @@ class Schedule:
 def pending_columns(schedule: Schedule, predictors: Sequence[str]) -> dict[str, Column]:
     """Columns by node: rings of peaks that are followed.
 
-    `made_ms` are the ends of the windows after which they were predicted, `NEVER` for none.
-    `peak:NAME` are the peaks of Prod by predictor, `requests` the requests of Prod then, and
+    `made_ms` are the ends of the windows after which they were predicted; a place with `NEVER` is
+    free. `peak:NAME` are the peaks of Prod by predictor, `requests` the requests of Prod then, and
     `highest` its highest usage since then, (ring, 2) millicores and bytes. `known_ms` (ring, 2) is
     the time in which its usage was known.
     """

@@ -71,22 +71,20 @@ PURE := not broker and not plane and not cgroups and not guest and not slow and 
 # Tracing coverage doubles the time of a test: it is traced where it is enforced.
 COVERED := tests/processors tests/topics
 
-# Then tests that wait more than they work run three files at a time, and the other pure tests take
-# what they leave of the CPU. The control plane is built beside them; tests that need it come last
-# then, and wait for it.
+# Pure tests have short time-outs and run by themselves; then tests that wait more than they work,
+# three files at a time. The control plane is built beside them; tests that need it come last then,
+# and wait for it.
 .PHONY: test
 test: setup lint jars ## Lint, then every test; names what this machine could not run
 ifeq ($(ARGS),)
 	@echo "plane: building it in the background if it is missing; progress is in $(VENV)/plane.log"
 	@setsid nice -n 19 $(BIN)/python -m pipeline.local.build_programs >$(VENV)/plane.log 2>&1 & \
-	  plane=$$! pure= failed=; trap 'kill -- -$$plane $$pure 2>/dev/null || true' EXIT; \
-	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED); \
-	  echo "test: other pure tests run beside the rest; their progress is in $(VENV)/pure.log"; \
-	  nice $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) >$(VENV)/pure.log 2>&1 & \
-	  pure=$$!; \
+	  plane=$$! failed=; trap 'kill -- -$$plane 2>/dev/null || true' EXIT; \
+	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED) \
+	    || failed=yes; \
+	  $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) || failed=yes; \
 	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))" || failed=yes; \
-	  wait $$pure || failed=yes; \
-	  cat $(VENV)/pure.log; test -z "$$failed"
+	  test -z "$$failed"
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

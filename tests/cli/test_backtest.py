@@ -52,7 +52,7 @@ def test_results_as_text_json_and_parquet(folder: Path, tmp_path: Path) -> None:
     names = [f"{dataset}-{scenario}-cpu-1h" for dataset in ("april", "may")
              for scenario in ("dense", "std")]  # fmt: skip
     assert [suite["suite"] for suite in document["suites"]] == names
-    assert [line.partition(":")[0] for line in result.output.splitlines() if ":" in line] == names
+    assert [line.partition(":")[0] for line in result.stdout.splitlines() if ":" in line] == names
     first = document["suites"][0]
     assert [(row["variant"], row["counts"]) for row in first["rows"]] == [
         ("percentile", "prod"), ("nsigma-v1", "prod"), ("borg-default", "node"),
@@ -105,7 +105,7 @@ def test_peers_run_beside_the_variants(folder: Path) -> None:
     options = ("--dataset", "april", "--scenario", "std", "--resource", "cpu", "--peers")
     result = backtest(folder, *options, "--horizon", "1h", "--burn-in", "2h", "--stride", "1h")
     assert result.exit_code == 0, result.output
-    lines = [line.strip().split("  ")[0] for line in result.output.splitlines()]
+    lines = [line.strip().split("  ")[0] for line in result.stdout.splitlines()]
     assert lines[0] == "april-std-cpu-1h: 2 nodes, 10 predictions, oracle saves 42.0%"
     assert {"percentile", "borg-default 0.9", "N-sigma v2, N=5"} <= {*lines}
 

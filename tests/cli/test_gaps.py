@@ -45,7 +45,7 @@ def write(folder: Path, *, workloads: list[str] | None = None, limit: int = 1000
 def test_table_of_fleet_and_nodes(tmp_path: Path) -> None:
     write(tmp_path)
     result = gaps(tmp_path)
-    assert (result.exit_code, result.output) == (
+    assert (result.exit_code, result.stdout) == (
         0,
         """\
 TRACE      RESOURCE  GROUP   PODS  REQUESTS   PEAK  LIMITS   PEAK  POOLED     P99   NODES
@@ -59,7 +59,7 @@ april/std memory: pods without a request, left out of REQUESTS: 1
 """,
     )
     without = gaps(tmp_path, "--no-headers")
-    assert without.output.splitlines()[0].split() == [
+    assert without.stdout.splitlines()[0].split() == [
         "april/std", "cpu", "fleet", "2", "40.0%", "40.0%", "20.0%", "20.0%", "66.7%", "66.7%",
         "100.0%",
     ]  # fmt: skip
@@ -129,5 +129,5 @@ def test_the_sample_of_the_documentation_is_real(monkeypatch: pytest.MonkeyPatch
     document = (PROJECT / "docs/how-to/measure-gaps.md").read_text()
     sample = document.partition("```text\n")[2].partition("```")[0].splitlines()
     assert sample[-1] == "..."
-    assert sample[:-1] == result.output.splitlines()[: len(sample) - 1]
+    assert sample[:-1] == result.stdout.splitlines()[: len(sample) - 1]
     assert len(sample) > 5

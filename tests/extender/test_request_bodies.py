@@ -77,7 +77,10 @@ async def test_large_bodies_are_limited_to_the_slots(
         assert (await client.post("/filter", data=LARGE)).status == 200
 
 
-async def test_a_waiting_request_gets_a_freed_slot(start: Start) -> None:
+async def test_a_waiting_request_gets_a_freed_slot(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LARGE_WAIT_SECONDS", 30.0)
     client = await start()
     occupied = await Occupied.begin(client)
     waiting = asyncio.create_task(client.post("/filter", data=LARGE))

@@ -6,6 +6,9 @@ ends counts 0 from then on, and pods that arrive later do not count. Prediction 
 at the sum of the requests of the pods that run at t, because beyond that nothing can be given away.
 The oracle of pods now on a machine is that of Bashir et al., Take it to the limit (EuroSys 2021).
 
+Where the usage of a pod is unknown in the horizon while the pod runs, the oracle is unknown, and
+the prediction is not scored.
+
 Amounts are millicores and bytes. A prediction of NaN is unknown: nothing is given away.
 """
 
@@ -29,7 +32,7 @@ class Outcomes:
     """What happened after each of q predictions `at` steps (q,), ascending, on each of k nodes.
 
     `requests` (k, q, 2) are the sums of the requests of the pods that run, 0 without any; `oracle`
-    (k, q, 2) is at most that.
+    (k, q, 2) is at most that, NaN where it is unknown.
     """
 
     at: IntArray
@@ -75,7 +78,8 @@ def _oracle(trace: Trace, stays: slice, at: IntArray, horizon_steps: int) -> Flo
     added = stays.start
     for count in np.unique(arrived):
         for stay in range(added, int(count)):
-            usage = np.nan_to_num(trace.stay_usage(stay))
+            # A pod without the resource uses nothing of it; NaN of others is unknown.
+            usage = np.where(trace.limits[stay] > 0.0, trace.stay_usage(stay), 0.0)
             total[trace.start[stay] : trace.end[stay]] += usage
         added = int(count)
         same = np.flatnonzero(arrived == count)
@@ -86,7 +90,8 @@ def _oracle(trace: Trace, stays: slice, at: IntArray, horizon_steps: int) -> Flo
 
 
 def window_max(values: FloatArray, length: int) -> FloatArray:
-    """The highest of each `length` successive items of `values` (n, ..), (n - length + 1, ..)."""
+    """The highest of each `length` successive items of `values` (n, ..), (n - length + 1, ..); NaN
+    if one of them is."""
     span = 1
     while 2 * span <= length:
         values = np.maximum(values[:-span], values[span:])
@@ -99,7 +104,8 @@ def window_max(values: FloatArray, length: int) -> FloatArray:
 class MachineScores:
     """How predictions did on each of k machines, (k,) each; shares of 0 to 1.
 
-    `points` is the number of scored predictions, of steps at which pods with requests ran;
+    `points` is the number of scored predictions, of steps at which pods with requests ran and
+    after which the oracle is known;
     `violation` the share of these that were too low; `severity` the mean of (oracle - prediction)
     / oracle over the latter, NaN without any; `savings` the mean of (requests - prediction) /
     requests, and `oracle_savings` the same of the oracle. `unknown` is the share of predictions
@@ -129,7 +135,7 @@ def score(
 ) -> MachineScores:
     """Score the predictions of one resource, (k, q) as `requests` and `oracle`, the fields of
     `Outcomes`. `tolerance` is that of the resource in `TOLERANCE`."""
-    scored = requests > 0.0
+    scored = _scored(requests, oracle)
     points = scored.sum(axis=1)
     effective_peaks = effective(predictions, requests)
     violated = scored & is_violation(effective_peaks, oracle, tolerance)
@@ -139,16 +145,20 @@ def score(
         points=points,
         violation=_mean(violated, points),
         severity=_mean(shortfall, violated.sum(axis=1)),
-        savings=_mean(_saved(effective_peaks, requests), points),
-        oracle_savings=_mean(_saved(oracle, requests), points),
+        savings=_mean(_saved(effective_peaks, requests, scored), points),
+        oracle_savings=_mean(_saved(oracle, requests, scored), points),
         unknown=_mean(scored & np.isnan(predictions), points),
     )
 
 
-def _saved(peaks: FloatArray, requests: FloatArray) -> FloatArray:
-    """The share of the requests that may be given away; 0 where there are none."""
+def _scored(requests: FloatArray, oracle: FloatArray) -> BoolArray:
+    return np.asarray((requests > 0.0) & ~np.isnan(oracle))
+
+
+def _saved(peaks: FloatArray, requests: FloatArray, scored: BoolArray) -> FloatArray:
+    """The share of the requests that may be given away; 0 where that is not scored."""
     saved = np.zeros_like(requests)
-    np.divide(requests - peaks, requests, out=saved, where=requests > 0.0)
+    np.divide(requests - peaks, requests, out=saved, where=scored)
     return saved
 
 
@@ -225,7 +235,7 @@ def hindsight_savings(
 
     NaN without points. An unknown prediction stays unknown.
     """
-    scored = requests > 0.0
+    scored = _scored(requests, oracle)
     counts = scored.sum(axis=1)
     if not counts.any():
         return np.nan
@@ -243,4 +253,6 @@ def hindsight_savings(
     if np.isinf(factor):
         return 0.0
     scaled = np.where(np.isnan(predictions), np.nan, predictions * factor)
-    return _average(_mean(_saved(effective(scaled, requests), requests), counts)[counts > 0])
+    return _average(
+        _mean(_saved(effective(scaled, requests), requests, scored), counts)[counts > 0]
+    )

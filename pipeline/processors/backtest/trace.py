@@ -26,7 +26,8 @@ class Trace:
     `usage[first_sample[i] + u - start[i]]` (2,) at step u. Usage is at most the limit. `requests`
     and `limits` are (n, 2); a resource that a series does not have is 0 there, and its usage NaN.
     `allocatable` is (k, 2). A pod that moved to another node is another pod. `workloads` has the
-    workload of each stay, "" without one; it is empty if the data set has none.
+    workload of each stay, "" without one; it is empty if the data set has none. `notes` report
+    what of the input is unknown or was left out.
     """
 
     dataset: str
@@ -47,6 +48,7 @@ class Trace:
     first_sample: IntArray
     usage: FloatArray
     workloads: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def node_starts(self) -> IntArray:

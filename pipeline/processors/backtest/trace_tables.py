@@ -1,7 +1,8 @@
 """Read traces from two tables: usage series, and where pods with this usage ran.
 
 docs/reference/backtest.md describes the columns. Everything is checked before it is used: a value
-that is negative, missing, not finite or absurd is an error that names table, row and column.
+that is negative, infinite or absurd is an error that names table, row and column, and so is a
+missing value, except in samples: a missing sample is unknown.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import pyarrow.compute as pc
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.backtest.trace import MEBIBYTE, Trace
+from pipeline.processors.backtest.usage_gaps import gap_note, hold_samples
+from pipeline.processors.model.model_config import RESOURCES
 
-_AMOUNTS: Final = ("cpu_request_m", "cpu_limit_m", "mem_request_mi", "mem_limit_mi")
+AMOUNTS: Final = ("cpu_request_m", "cpu_limit_m", "mem_request_mi", "mem_limit_mi")
 SERIES_TYPES: Final = {
     "series": pa.string(),
     "start": pa.int64(),
-    **dict.fromkeys(_AMOUNTS, pa.float64()),
+    **dict.fromkeys(AMOUNTS, pa.float64()),
     "cpu_m": pa.large_list(pa.float64()),
     "mem_mi": pa.large_list(pa.float64()),
 }
@@ -40,8 +43,9 @@ _UNITS: Final = np.array([1.0, MEBIBYTE])
 """Millicores and MiB of the tables to millicores and bytes."""
 _MOST: Final = {"cpu": 1e9, "mem": 2.0**40}
 """The largest plausible amounts, millicores and MiB."""
-_MOST_STEPS: Final = 10_000_000
-_MOST_START_SECONDS: Final = 2**35
+MOST_STEP_SECONDS: Final = 86_400
+MOST_STEPS: Final = 10_000_000
+MOST_START_SECONDS: Final = 2**35
 _HINT: Final = "docs/reference/backtest.md has the columns"
 
 
@@ -54,7 +58,8 @@ class Grid(NamedTuple):
 
 
 class _Series(NamedTuple):
-    """The columns of s series: `first` (s,) is the first of its samples in `usage` (m, 2)."""
+    """The columns of s series: `first` (s,) is the first of its samples in `usage` (m, 2).
+    `notes` report gaps."""
 
     names: npt.NDArray[Any]
     start: IntArray
@@ -63,6 +68,7 @@ class _Series(NamedTuple):
     requests: FloatArray
     limits: FloatArray
     usage: FloatArray
+    notes: tuple[str, ...]
 
 
 def read_traces(dataset: str, series: pa.Table, placement: pa.Table) -> list[Trace]:
@@ -98,9 +104,9 @@ def _grid(series: pa.Table, placement: pa.Table) -> Grid:
 def _metadata(name: str, table: pa.Table) -> Grid:
     metadata = table.schema.metadata or {}
     limits = {
-        "step_s": (1, 86_400),
-        "steps": (1, _MOST_STEPS),
-        "t0_unix": (0, _MOST_START_SECONDS),
+        "step_s": (1, MOST_STEP_SECONDS),
+        "steps": (1, MOST_STEPS),
+        "t0_unix": (0, MOST_START_SECONDS),
     }
     values = []
     for key, (low, high) in limits.items():
@@ -144,24 +150,28 @@ def _series(table: pa.Table, grid: Grid) -> _Series:
     _refuse("series", lengths < 1, "cpu_m has no sample", names)
     outside = (start < 0) | (start > grid.steps - lengths)
     _refuse("series", outside, f"its samples are not within the {grid.steps} steps", names)
-    amounts = {name: table[name].to_numpy() for name in _AMOUNTS}
+    amounts = {name: table[name].to_numpy() for name in AMOUNTS}
     for name, values in amounts.items():
         _check_amounts("series", name, values, names)
     requests = np.stack([amounts["cpu_request_m"], amounts["mem_request_mi"]], axis=1)
     limits = np.stack([amounts["cpu_limit_m"], amounts["mem_limit_mi"]], axis=1)
     excess = requests > limits
     _refuse("series", excess[:, 0] | excess[:, 1], "a request is above its limit", names)
-    usage = np.stack(
-        [
-            _samples("cpu_m", table["cpu_m"], lengths, np.ones(len(table), np.bool_), names),
-            _samples("mem_mi", table["mem_mi"], lengths, limits[:, 1] > 0.0, names),
-        ],
-        axis=1,
-    )
+    usage = np.empty((int(lengths.sum()), 2))
+    notes = []
+    for r, column in enumerate(("cpu_m", "mem_mi")):
+        has = limits[:, 1] > 0.0 if r else np.ones(len(table), np.bool_)
+        samples = _samples(column, table[column], lengths, has, names)
+        usage[:, r] = hold_samples(samples, lengths, grid.step_seconds)
+        unknown = np.isnan(usage[:, r]) & (limits[:, r] > 0.0).repeat(lengths)
+        notes.append(gap_note(RESOURCES[r], unknown, lengths, grid.step_seconds))
     most = np.where(limits > 0.0, limits, np.nan).repeat(lengths, axis=0)
     usage = np.minimum(usage, most) * _UNITS  # NaN, not 0, of a resource that a series has not
     first = np.cumsum(lengths) - lengths
-    return _Series(names, start, lengths, first, requests * _UNITS, limits * _UNITS, usage)
+    return _Series(
+        names, start, lengths, first, requests * _UNITS, limits * _UNITS, usage,
+        tuple(filter(None, notes)),
+    )  # fmt: skip
 
 
 def _samples(
@@ -171,7 +181,8 @@ def _samples(
     has: npt.NDArray[np.bool_],
     names: npt.NDArray[Any],
 ) -> FloatArray:
-    """All samples of a column one after the other, NaN for series without the resource."""
+    """All samples of a column one after the other, NaN for unknown ones and for series without the
+    resource."""
     present = lists.is_valid().to_numpy()
     _refuse("series", present & ~has, f"it has {column} and no limit for it", names)
     _refuse("series", ~present & has, f"it has a limit and no {column}", names)
@@ -180,7 +191,7 @@ def _samples(
     flat = pc.list_flatten(lists)
     owner = np.arange(len(lengths)).repeat(np.where(present, lengths, 0))
     values = flat.cast(pa.float64()).to_numpy()  # a missing sample becomes NaN
-    _check_amounts("series", column, values, names[owner])
+    _check_samples("series", column, values, names[owner])
     usage = np.full(int(lengths.sum()), np.nan)
     usage[np.repeat(present, lengths)] = values
     return usage
@@ -237,6 +248,7 @@ def _trace(
         first_sample=series.first[series_index] + start[order] - series.start[series_index],
         usage=series.usage,
         workloads=tuple(workloads),
+        notes=series.notes,
     )
 
 
@@ -256,8 +268,23 @@ def _check_overlaps(table: str, pods: npt.NDArray[Any], start: IntArray, end: In
     _refuse(table, overlaps, "two of its stays overlap", names)
 
 
+def implausible(column: str, values: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which samples of a column are negative or absurd; an unknown sample (NaN) is neither."""
+    return np.asarray((values < 0.0) | (values > most_plausible(column)))
+
+
+def most_plausible(column: str) -> float:
+    """The largest plausible amount of a column, in its unit."""
+    return _MOST["mem" if column.startswith("mem") else "cpu"]
+
+
+def _check_samples(table: str, column: str, values: FloatArray, owners: npt.NDArray[Any]) -> None:
+    problem = f"{column} has a value that is negative or above {most_plausible(column):.4g}"
+    _refuse(table, implausible(column, values), problem, owners)
+
+
 def _check_amounts(table: str, column: str, values: FloatArray, owners: npt.NDArray[Any]) -> None:
-    most = _MOST["mem" if column.startswith("mem") else "cpu"]
+    most = most_plausible(column)
     _refuse(
         table,
         ~((values >= 0.0) & (values <= most)),

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import IntArray
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import RESOURCES
@@ -35,25 +35,28 @@ def windows(trace: Trace) -> Iterator[tuple[IntArray, TrainingBatch]]:
     """For each step the running stays (p,), in the order of the windows' pods, and these windows.
 
     Usage is in cores and bytes. A resource that no pod has is unknown; a pod without a resource
-    that others have uses nothing of it.
+    that others have uses nothing of it. Where the usage of a pod is unknown, that of its node is.
     """
-    usage = _model_usage(trace)
+    usage = trace.usage / TO_KUBERNETES
+    lacks = (trace.limits == 0.0) & np.isin(RESOURCES, trace.resources)
     nodes, step_ms = len(trace.nodes), trace.step_seconds * 1000
     by_uid = np.lexsort((np.array(trace.pods), trace.node_index))
     changed = _changed_nodes(trace)
     allocatable, nothing = np.tile(_ENOUGH, (nodes, 1)), np.zeros((nodes, 2))
     listed = [NO_PODS] * nodes
     stays, window_index = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    uses_nothing = lacks[stays]
     for step in range(trace.steps):
         if step in changed:
             start, end = trace.start[by_uid], trace.end[by_uid]
             stays = by_uid[(start <= step) & (step < end)]
-            window_index = trace.node_index[stays]
+            window_index, uses_nothing = trace.node_index[stays], lacks[stays]
             _relist(trace, listed, changed[step], stays)
         start_ms = trace.start_seconds * 1000 + step * step_ms
         end_ms = start_ms + step_ms
         elapsed = step - trace.start[stays]
         pod_usage = usage.take(trace.first_sample[stays] + elapsed, axis=0)
+        pod_usage[uses_nothing] = 0.0
         yield (
             stays,
             TrainingBatch(
@@ -71,14 +74,6 @@ def windows(trace: Trace) -> Iterator[tuple[IntArray, TrainingBatch]]:
                 pod_ages=((elapsed + 1) * trace.step_seconds).astype(np.float64),
             ),
         )
-
-
-def _model_usage(trace: Trace) -> FloatArray:
-    usage = np.empty_like(trace.usage)
-    for r, resource in enumerate(RESOURCES):
-        column = trace.usage[:, r] / TO_KUBERNETES[r]
-        usage[:, r] = np.nan_to_num(column) if resource in trace.resources else np.nan
-    return usage
 
 
 def _changed_nodes(trace: Trace) -> dict[int, IntArray]:

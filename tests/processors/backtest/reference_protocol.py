@@ -35,10 +35,21 @@ def requests_at(series: Mapping[str, Row], stays: Sequence[Row], resource: str, 
     return sum(series[stay["series"]][request] for stay in running)
 
 
+def held(samples: Sequence[int | None], most: int) -> list[int | None]:
+    """The samples, with the last one before each gap in the first `most` steps of the gap."""
+    result: list[int | None] = []
+    for step, value in enumerate(samples):
+        earlier = [n for n in range(step) if samples[n] is not None]
+        is_held = value is None and earlier and step - earlier[-1] <= most
+        result.append(samples[earlier[-1]] if is_held else value)
+    return result
+
+
 def oracle_at(
     series: Mapping[str, Row], stays: Sequence[Row], resource: str, at: int, horizon: int
-) -> int:
-    """The highest total, in the steps after `at`, of the pods that run at `at`."""
+) -> int | None:
+    """The highest total, in the steps after `at`, of the pods that run at `at`; None if it is
+    unknown."""
     samples, _, limit = NAMES[resource]
     highest = 0
     for step in range(at + 1, at + horizon + 1):
@@ -46,7 +57,10 @@ def oracle_at(
         for stay in stays:
             row = series[stay["series"]]
             if stay["start"] <= at < stay["end"] and step < stay["end"] and row[samples]:
-                total += min(row[samples][step - row["start"]], row[limit])
+                used = row[samples][step - row["start"]]
+                if used is None:
+                    return None
+                total += min(used, row[limit])
         highest = max(highest, total)
     return min(highest, requests_at(series, stays, resource, at))
 
@@ -61,6 +75,10 @@ def judge(
 ) -> dict[str, Machine]:
     """The scores of each node of one scenario. One millicore or MiB too low is no violation."""
     series = {row["series"]: row for row in series_table.to_pylist()}
+    most = 3600 // int(series_table.schema.metadata[b"step_s"])
+    for row in series.values():
+        for column in ("cpu_m", "mem_mi"):
+            row[column] = held(row[column], most) if row[column] else None
     stays = placement.to_pylist()
     machines = {}
     for node in sorted({stay["node"] for stay in stays}):
@@ -70,8 +88,10 @@ def judge(
             requests = requests_at(series, own, resource, at)
             if requests == 0:
                 continue
-            points += 1
             oracle = oracle_at(series, own, resource, at, horizon)
+            if oracle is None:
+                continue
+            points += 1
             predicted = predict(node, at)
             peak = Fraction(requests) if predicted is None else min(predicted, Fraction(requests))
             saved.append((requests - peak) / requests)

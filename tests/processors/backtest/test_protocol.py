@@ -27,6 +27,7 @@ from tests.processors.backtest.trace_files import (
     series_row,
     stay_row,
     table_of,
+    with_gaps,
 )
 
 RESOURCES = ("cpu", "memory")
@@ -45,12 +46,16 @@ def trace_of(series: list[Row], stays: list[Row]) -> Trace:
     burn_in=st.integers(0, 10),
     stride=st.integers(1, 5),
     resource=st.integers(0, 1),
+    has_gaps=st.booleans(),
 )
 def test_scores_are_those_of_the_slow_protocol(
-    seed: int, steps: int, nodes: int, horizon: int, burn_in: int, stride: int, resource: int
-) -> None:
+    seed: int, steps: int, nodes: int, horizon: int, burn_in: int, stride: int, resource: int,
+    has_gaps: bool,
+) -> None:  # fmt: skip
     random = np.random.default_rng(seed)
-    series, placement = random_tables(random, steps, nodes, series=6)
+    series, placement = random_tables(random, steps, nodes, series=6, step_seconds=900)
+    if has_gaps:
+        series = with_gaps(random, series)
     (trace,) = read_traces("made", series, placement)
     at = scored_steps(steps, horizon, burn_in, stride)
     assert at.tolist() == [
@@ -136,6 +141,31 @@ def test_oracle_counts_running_pods_only() -> None:
     happened = outcomes(trace_of(series, stays), np.array([0, 1]), 3)
     assert happened.requests[0, :, 0].tolist() == [2000.0, 3000.0]
     assert happened.oracle[0, :, 0].tolist() == [330.0, 1130.0]
+
+
+def test_prediction_before_unknown_usage_is_not_scored() -> None:
+    """From step 14 to 16 the pod's usage is unknown. It is no zero while the pod runs."""
+    unknown = [100, 200, *[None] * 15, 50, 60]
+    series = [series_row("known", [10] * 19), series_row("unknown", unknown)]
+    stays = [
+        stay_row("a", "known", 0, 19),
+        stay_row("b", "unknown", 0, 19, node="node-1"),
+        stay_row("c", "unknown", 0, 15, node="node-2"),
+    ]
+    trace = trace_of(series, stays)
+    at = np.arange(17)
+    happened = outcomes(trace, at, 2)
+    known = [np.flatnonzero(~np.isnan(row)).tolist() for row in happened.oracle[..., 0]]
+    assert known == [[*range(17)], [*range(12), 16], [*range(12), 14, 15, 16]]
+    predictions = np.full((3, 17), 70.0)
+    machines = score(predictions, happened.requests[..., 0], happened.oracle[..., 0], 1.0)
+    # The pod of the third node has ended after its usage became unknown.
+    assert machines.points.tolist() == [17, 13, 13]
+    assert machines.violation == pytest.approx([0.0, 12 / 13, 12 / 13])
+    assert machines.savings == pytest.approx(np.full(3, 430 / 500))
+    assert machines.oracle_savings == pytest.approx(
+        [490 / 500, (12 * 300 + 440) / 13 / 500, (12 * 300 + 500) / 13 / 500]
+    )
 
 
 def test_usage_is_cut_at_the_limit_and_the_oracle_at_the_requests() -> None:

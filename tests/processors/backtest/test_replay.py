@@ -27,6 +27,7 @@ from tests.processors.backtest.trace_files import (
     series_row,
     stay_row,
     table_of,
+    with_gaps,
 )
 from tests.processors.windows import with_margin
 
@@ -47,9 +48,10 @@ def variant(
     )
 
 
-def tables(seed: int = 0) -> tuple[pa.Table, pa.Table]:
+def tables(seed: int = 0, *, gaps: bool = False) -> tuple[pa.Table, pa.Table]:
     random = np.random.default_rng(seed)
-    return random_tables(random, STEPS, nodes=3, series=8, step_seconds=STEP_SECONDS)
+    series, placement = random_tables(random, STEPS, nodes=3, series=8, step_seconds=STEP_SECONDS)
+    return (with_gaps(random, series) if gaps else series), placement
 
 
 def trace_of(tables: tuple[pa.Table, pa.Table]) -> Trace:
@@ -68,7 +70,7 @@ def node_windows(trace: Trace, step: int, strategy: Strategy) -> list[NodeWindow
         ]
         usage = [trace.stay_usage(stay)[step - trace.start[stay]] / TO_KUBERNETES for stay in own]
         # A pod without memory uses none, on a node where others do.
-        pod_usage = np.nan_to_num(np.array(usage).reshape(-1, 2))
+        pod_usage = np.where(trace.limits[own] > 0.0, np.array(usage).reshape(-1, 2), 0.0)
         uids = [trace.pods[stay] for stay in own]
         ages = [(step + 1 - trace.start[stay]) * trace.step_seconds for stay in own]
         windows.append(
@@ -146,23 +148,25 @@ def with_another_future(tables: tuple[pa.Table, pa.Table], cut: int) -> tuple[pa
     return table_of(series, types[0], metadata), table_of(stays, types[1], metadata)
 
 
+@pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_predictions_are_those_of_a_worker(name: str) -> None:
-    trace, at = trace_of(tables()), np.array([0, 2, 30, 50, 63])
+def test_predictions_are_those_of_a_worker(name: str, gaps: bool) -> None:
+    trace, at = trace_of(tables(gaps=gaps)), np.array([0, 2, 30, 50, 63])
     live = live_predictions(trace, variant(name, **STRATEGY), at)
     runs = [Run(variant(name, counts, **STRATEGY), at) for counts in live]
     for predictions, expected in zip(replay(trace, runs), live.values(), strict=True):
         np.testing.assert_array_equal(predictions, expected)
-    assert not np.isnan(live["node"][:, -1]).any()
+    assert gaps or not np.isnan(live["node"][:, -1]).any()
 
 
+@pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_future_changes_nothing_before(name: str) -> None:
+def test_future_changes_nothing_before(name: str, gaps: bool) -> None:
     """The causality check: a prediction depends on the samples up to its step alone."""
     cut = 55
     runs = [Run(variant(name, counts), np.arange(STEPS)) for counts in ("node", "pods")]
-    before = replay(trace_of(tables()), runs)
-    after = replay(trace_of(with_another_future(tables(), cut)), runs)
+    before = replay(trace_of(tables(gaps=gaps)), runs)
+    after = replay(trace_of(with_another_future(tables(gaps=gaps), cut)), runs)
     for own, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(own[:, : cut + 1], other[:, : cut + 1])
     # The other future is one: it shows in the steps that follow.

@@ -5,10 +5,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.backtest.trace import MEBIBYTE
 from pipeline.processors.backtest.trace_tables import read_traces
+from pipeline.processors.backtest.usage_gaps import hold_samples
+from tests.processors.backtest.reference_protocol import held
 from tests.processors.backtest.trace_files import (
     METADATA,
     PLACEMENT,
@@ -111,13 +115,44 @@ def test_missing_value_of_placement(column: str) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("cpu_m", -1), ("cpu_m", None), ("cpu_m", 2**31 - 1), ("mem_mi", -1), ("mem_mi", None)],
+    [("cpu_m", -1), ("cpu_m", 2**31 - 1), ("mem_mi", -1)],
 )
-def test_invalid_sample(column: str, value: int | None) -> None:
+def test_invalid_sample(column: str, value: int) -> None:
     changes = {"mem_mi": [1, 2, 3, 4], "mem_limit_mi": 9} | {column: [1, 2, 3, value]}
-    assert f"'a': {column} has a value that is missing, negative or above" in series_refusal(
-        **changes
+    assert f"'a': {column} has a value that is negative or above" in series_refusal(**changes)
+
+
+@pytest.mark.parametrize("column", ["cpu_m", "mem_mi"])
+def test_missing_sample_is_held_for_an_hour_and_then_unknown(column: str) -> None:
+    samples = [None, 2, *[None] * 13, 4]
+    changes = {"cpu_m": [1] * 16, "mem_mi": [1] * 16, "mem_limit_mi": 9} | {column: samples}
+    series = table_of([USUAL | changes], SERIES)
+    (trace,) = read_traces("made", series, table_of([STAY | {"end": 26}], PLACEMENT))
+    usage = trace.stay_usage(0)[:, ["cpu_m", "mem_mi"].index(column)]
+    assert np.flatnonzero(np.isnan(usage)).tolist() == [0, 14]
+    assert (usage[1:14] == usage[1]).all()
+    assert usage[15] == 2 * usage[1]
+    resource = {"cpu_m": "cpu", "mem_mi": "memory"}[column]
+    (note,) = trace.notes
+    assert note == (
+        f"{resource} is unknown for 0.2 h, in 2 gaps of 1 series: predictions whose horizon "
+        "touches them are not scored"
     )
+
+
+@given(
+    seed=st.integers(0, 2**32), step_seconds=st.sampled_from([300, 900, 3600, 7200]),
+)  # fmt: skip
+def test_samples_are_held_as_by_the_slow_rule(seed: int, step_seconds: int) -> None:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 30, 4)
+    series = [random.integers(0, 9, length).astype(float) for length in lengths]
+    for values in series:
+        values[random.random(len(values)) < random.random()] = np.nan
+    found = hold_samples(np.concatenate(series), lengths, step_seconds)
+    listed = [[None if np.isnan(v) else int(v) for v in values] for values in series]
+    expected = [v for values in listed for v in held(values, 3600 // step_seconds)]
+    assert [None if np.isnan(v) else int(v) for v in found] == expected
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.5, 1e300])

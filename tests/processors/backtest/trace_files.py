@@ -94,3 +94,17 @@ def random_tables(
         first = series_rows[0]["start"]
         stays.append(stay_row("pod", "series-0", first, first + 1))
     return table_of(series_rows, SERIES, metadata), table_of(stays, PLACEMENT, metadata)
+
+
+def with_gaps(random: np.random.Generator, series: pa.Table) -> pa.Table:
+    """The series with runs of missing samples, some of them at an end."""
+    for column in ("cpu_m", "mem_mi"):
+        rows = series[column].to_pylist()
+        for row in rows:
+            for _ in range(random.integers(0, 4) if row else 0):
+                first = int(random.integers(0, len(row)))
+                for step in range(first, min(first + int(random.integers(1, 9)), len(row))):
+                    row[step] = None
+        place = series.column_names.index(column)
+        series = series.set_column(place, column, pa.array(rows, SERIES[column]))
+    return series

@@ -20,7 +20,7 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import settings_options
-from pipeline.cli.safe_output import print_lines, print_progress
+from pipeline.cli.safe_output import print_lines, print_progress, printable
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.judge import Judgement, judge
@@ -120,8 +120,8 @@ def command(
     of the requests they would have given away.
 
     The predictors run as in a worker, in event time. A data set is a pair of files,
-    NAME.series.parquet and NAME.placement.parquet. docs/reference/backtest.md describes the files,
-    the protocol and the results.
+    NAME.series.parquet and NAME.placement.parquet, or the same as .csv or .csv.gz.
+    docs/reference/backtest.md describes the files, the protocol and the results.
 
     \b
     Examples:
@@ -152,7 +152,10 @@ def command(
     )
     judgements: list[Judgement] = []
     for name in _chosen(folder, names, given):
-        for trace in read_dataset(folder, name):
+        traces = read_dataset(folder, name)
+        for note in dict.fromkeys(note for trace in traces for note in trace.notes):
+            click.echo(printable(f"{name}: {note}"), err=True)
+        for trace in traces:
             suites = _suites(trace, given, selection)
             if suites:
                 judgements += judge(trace, suites, variants, _progress(trace))

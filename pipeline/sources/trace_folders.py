@@ -1,5 +1,7 @@
-"""Find and read the traces of a folder: `NAME.series.parquet` beside `NAME.placement.parquet`."""
+"""Find and read the traces of a folder, each a pair of files: `NAME.series.parquet` beside
+`NAME.placement.parquet`, or the same as CSV, which may be compressed with gzip."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -7,6 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from pipeline.errors import InvalidRecordError, UsageError
+from pipeline.processors.backtest.csv_tables import (
+    LONG_PLACEMENT_TYPES,
+    LONG_SERIES_TYPES,
+    list_tables,
+)
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_tables import (
     PLACEMENT_TYPES,
@@ -14,9 +21,10 @@ from pipeline.processors.backtest.trace_tables import (
     WORKLOAD,
     read_traces,
 )
+from pipeline.sources.csv_files import read_csv
 
-_SERIES: Final = ".series.parquet"
-_PLACEMENT: Final = ".placement.parquet"
+_FILE: Final = re.compile(r"(.+)\.(series|placement)\.(parquet|csv|csv\.gz)")
+_TABLES: Final = ("series", "placement")
 MOST_VALUES: Final = 400_000_000
 """Values of one table: a month of 20,000 pods at a step of five minutes. They take 8 bytes each."""
 
@@ -24,48 +32,69 @@ MOST_VALUES: Final = 400_000_000
 def datasets(folder: Path) -> list[str]:
     """Names of the data sets in a folder, ascending.
 
-    Raises `UsageError` if the folder is not readable or has none, or if one of the two files of a
-    data set is missing.
+    Raises `UsageError` if the folder is not readable or has none, or if a data set does not have
+    just one file of each table.
     """
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {folder}: {error.strerror or error}", hint="give a folder with traces"
-        ) from error
-    series, placement = (
-        {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
-        for suffix in (_SERIES, _PLACEMENT)
-    )
-    if alone := sorted(series ^ placement):
-        missing = _PLACEMENT if alone[0] in series else _SERIES
-        raise UsageError(
-            f"{folder} has no {alone[0]}{missing}",
-            hint="a data set has two files: docs/reference/backtest.md",
-        )
-    if not series:
-        raise UsageError(
-            f"{folder} has no trace",
-            hint=f"a trace is a pair of files, NAME{_SERIES} and NAME{_PLACEMENT}",
-        )
-    return sorted(series)
+    return sorted(_files(folder))
 
 
 def read_dataset(folder: Path, name: str) -> list[Trace]:
-    """The traces of a data set, one for each scenario.
+    """The traces of a data set of the folder, one for each scenario.
 
     Raises `UsageError` for an unreadable file, `InvalidRecordError`, which names the data set, for
     one that holds something else.
     """
-    series = _read(folder / f"{name}{_SERIES}", [*SERIES_TYPES])
-    placement = _read(folder / f"{name}{_PLACEMENT}", [*PLACEMENT_TYPES, WORKLOAD])
+    files = _files(folder)[name]
+    if files["series"].suffix == ".parquet":
+        series = _read_parquet(files["series"], [*SERIES_TYPES])
+        placement = _read_parquet(files["placement"], [*PLACEMENT_TYPES, WORKLOAD])
+    else:
+        series = read_csv(files["series"], LONG_SERIES_TYPES)
+        placement = read_csv(files["placement"], LONG_PLACEMENT_TYPES, optional=[WORKLOAD])
     try:
+        if files["series"].suffix != ".parquet":
+            series, placement = list_tables(series, placement)
         return read_traces(name, series, placement)
     except InvalidRecordError as error:
         raise InvalidRecordError(f"{name}: {error.message}", hint=error.hint) from error
 
 
-def _read(path: Path, columns: list[str]) -> pa.Table:
+def _files(folder: Path) -> dict[str, dict[str, Path]]:
+    """The file of each table, by the name of the data set."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {folder}: {error.strerror or error}", hint="give a folder with traces"
+        ) from error
+    found: dict[str, dict[str, Path]] = {}
+    for path in paths:
+        if match := _FILE.fullmatch(path.name):
+            files = found.setdefault(match[1], {})
+            if match[2] in files:
+                raise UsageError(
+                    f"{folder} has {files[match[2]].name} and {path.name}",
+                    hint="give each data set a name of its own",
+                )
+            files[match[2]] = path
+    for name, files in found.items():
+        kind = next(iter(files.values())).name.removesuffix(".gz").rpartition(".")[2]
+        for table in _TABLES:
+            if table not in files or f".{table}.{kind}" not in files[table].name:
+                raise UsageError(
+                    f"{folder} has no {name}.{table}.{kind}",
+                    hint="a data set has two files: docs/reference/backtest.md",
+                )
+    if not found:
+        raise UsageError(
+            f"{folder} has no trace",
+            hint="a trace is a pair of files, NAME.series.parquet and NAME.placement.parquet, or "
+            "the same as .csv",
+        )
+    return found
+
+
+def _read_parquet(path: Path, columns: list[str]) -> pa.Table:
     """The known columns of a Parquet file. The size is checked first: a small file may expand to
     more than the memory."""
     try:
@@ -81,6 +110,8 @@ def _read(path: Path, columns: list[str]) -> pa.Table:
                 )
             present = [name for name in columns if name in file.schema_arrow.names]
             return file.read(present)
+    except InvalidRecordError:
+        raise
     except (pa.ArrowException, ValueError) as error:
         raise InvalidRecordError(
             f"{path}: not a Parquet file: {error!s:.200}",

@@ -3,11 +3,18 @@
 import json
 from pathlib import Path
 
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
+from pipeline.sources.trace_folders import read_dataset
+from tests.processors.backtest.trace_exports import (
+    long_placement_rows,
+    long_series_rows,
+    long_tables,
+)
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
     SERIES,
@@ -187,3 +194,30 @@ def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:
     refused = backtest(folder, "--risk", "1.5")
     assert refused.exit_code == 2
     assert "0<x<1" in refused.output
+
+
+def test_csv_files_give_the_results_of_parquet_files(folder: Path, tmp_path: Path) -> None:
+    (april, _) = read_dataset(folder, "april")
+    other = tmp_path / "csv"
+    other.mkdir()
+    series, placement = long_tables(long_series_rows(april), long_placement_rows(april))
+    pyarrow.csv.write_csv(series, other / "april.series.csv")
+    pyarrow.csv.write_csv(placement, other / "april.placement.csv")
+    options = ("--dataset", "april", "--scenario", april.scenario)
+    results = [backtest(each, *options) for each in (folder, other)]
+    assert results[0].exit_code == 0, results[0].output
+    assert results[1].stdout == results[0].stdout
+
+
+def test_gaps_are_reported(folder: Path) -> None:
+    usage = [250] * 40 + [None] * 24 + [250] * 32
+    series = table_of([series_row("a", usage)], SERIES, METADATA)
+    pyarrow.parquet.write_table(series, folder / "april.series.parquet")
+    result = backtest(folder, "--dataset", "april", "--scenario", "std")
+    assert result.exit_code == 0, result.output
+    assert (
+        "april: cpu is unknown for 1.0 h, in 1 gap of 1 series: predictions whose horizon touches "
+        "it are not scored\n"
+    ) in result.stderr
+    # Every 15 min from 2 h to 7 h, but those before the unknown hour of the gap.
+    assert "april-std-cpu-1h: 2 nodes, 26 predictions" in result.stdout

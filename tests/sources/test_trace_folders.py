@@ -1,5 +1,6 @@
 """Folders with traces: which data sets they hold, and what is refused."""
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.sources import trace_folders
+from pipeline.sources import csv_files, trace_folders
 from pipeline.sources.trace_folders import datasets, read_dataset
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
@@ -72,6 +73,8 @@ def test_truncated_file(tmp_path: Path) -> None:
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    (tmp_path / "a.series.parquet").unlink()
     (tmp_path / "a.series.parquet").mkdir()
     with pytest.raises(UsageError, match="cannot read"):
         read_dataset(tmp_path, "a")
@@ -96,4 +99,94 @@ def test_file_that_expands_beyond_the_memory(
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(trace_folders, "MOST_VALUES", 100_000)
     with pytest.raises(InvalidRecordError, match=r"1,000,\d+ values, more than 100,000"):
+        read_dataset(tmp_path, "a")
+
+
+SERIES_CSV = """series,time_unix,cpu_m,mem_mi,cpu_request_m,cpu_limit_m,mem_request_mi,mem_limit_mi
+a,1700000100,1,,500,1000,0,0
+a,1700000400,2.5,,500,1000,0,0
+a,1700000700,NaN,,500,1000,0,0
+a,1700001000,3,,500,1000,0,0
+"""
+PLACEMENT_CSV = """owner,scenario,node,pod,series,start_unix,end_unix,allocatable_m
+me,std,"node 1, old",pod,a,1700000400,1700001300,8000
+"""
+
+
+def write_csv(folder: Path, series: str = SERIES_CSV, placement: str = PLACEMENT_CSV) -> None:
+    (folder / "a.series.csv").write_text(series)
+    (folder / "a.placement.csv").write_text(placement)
+
+
+def test_csv_files_compressed_or_not(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    path = tmp_path / "a.series.csv"
+    (tmp_path / "a.series.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(UsageError, match=r"has a\.series\.csv and a\.series\.csv\.gz"):
+        datasets(tmp_path)
+    path.unlink()
+    assert datasets(tmp_path) == ["a"]
+    (trace,) = read_dataset(tmp_path, "a")
+    assert (trace.nodes, trace.pods) == (("node 1, old",), ("pod",))
+    assert trace.stay_usage(0)[:, 0].tolist() == [2.5, 2.5, 3.0]
+    assert trace.workloads == ()
+    placement = PLACEMENT_CSV.replace("owner", "workload").replace("me,std", "shop/cart,std")
+    (tmp_path / "a.placement.csv").write_text(placement)
+    (trace,) = read_dataset(tmp_path, "a")
+    assert trace.workloads == ("shop/cart",)
+
+
+def test_tables_of_two_kinds(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write_csv(tmp_path)
+    with pytest.raises(UsageError, match=r"has a\.placement\.csv and a\.placement\.parquet"):
+        datasets(tmp_path)
+    (tmp_path / "a.placement.csv").unlink()
+    (tmp_path / "a.series.parquet").unlink()
+    with pytest.raises(UsageError, match=r"has no a\.(placement\.csv|series\.parquet)"):
+        datasets(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("time_unix", "time", r"a\.series\.csv: Column 'time_unix' in .* does not exist"),
+        ("mem_mi", "cpu_m", r"a\.series\.csv: two columns cpu_m"),
+        ("2.5", "2,5", r"a\.series\.csv: CSV parse error: Row #3: Expected 8 columns, got 9"),
+        ("2.5", "2.5m", r"a\.series\.csv: In CSV column #2: Row #3: .* invalid value '2\.5m'"),
+        ("1700000400", "2023-11-14", r"In CSV column #1: Row #3: .* invalid value '2023-11-14'"),
+        ("NaN", "+Inf", "^a: series: row 4: cpu_m is negative or above"),
+        ("NaN", "-3", "^a: series: row 4: cpu_m is negative or above"),
+        ("a,1700000400", ",1700000400", "^a: series: row 3: it has no series"),
+        (SERIES_CSV, "", r"a\.series\.csv: Empty CSV file"),
+        (SERIES_CSV, "x" * 9_000_000, r"a\.series\.csv: "),
+    ],
+)
+def test_csv_files_that_are_no_series(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    write_csv(tmp_path, series=SERIES_CSV.replace(old, new))
+    with pytest.raises(InvalidRecordError, match=problem) as caught:
+        read_dataset(tmp_path, "a")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(SERIES_CSV.encode())[:-9]])
+def test_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
+    write_csv(tmp_path)
+    (tmp_path / "a.series.csv").unlink()
+    (tmp_path / "a.series.csv.gz").write_bytes(content)
+    with pytest.raises(UsageError, match=r"cannot read .*a\.series\.csv\.gz"):
+        read_dataset(tmp_path, "a")
+
+
+def test_csv_file_that_expands_beyond_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(tmp_path)
+    (tmp_path / "a.series.csv").unlink()
+    rows = SERIES_CSV + "a,1700000400,1,,500,1000,0,0\n" * 500_000
+    path = tmp_path / "a.series.csv.gz"
+    path.write_bytes(gzip.compress(rows.encode()))
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(csv_files, "MOST_ROWS", 100_000)
+    with pytest.raises(InvalidRecordError, match=r"more than 100,000 rows"):
         read_dataset(tmp_path, "a")

@@ -6,10 +6,11 @@ Nothing here shares code with the product.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 Predict = Callable[[str, int], Fraction | None]
 """The prediction for a node at a step; None is unknown."""
@@ -35,9 +36,9 @@ def requests_at(series: Mapping[str, Row], stays: Sequence[Row], resource: str, 
     return sum(series[stay["series"]][request] for stay in running)
 
 
-def held(samples: Sequence[int | None], most: int) -> list[int | None]:
+def held(samples: Sequence[T | None], most: int) -> list[T | None]:
     """The samples, with the last one before each gap in the first `most` steps of the gap."""
-    result: list[int | None] = []
+    result: list[T | None] = []
     for step, value in enumerate(samples):
         earlier = [n for n in range(step) if samples[n] is not None]
         is_held = value is None and earlier and step - earlier[-1] <= most

@@ -120,8 +120,9 @@ def command(
     of the requests they would have given away.
 
     The predictors run as in a worker, in event time. A data set is a pair of files,
-    NAME.series.parquet and NAME.placement.parquet, or the same as .csv or .csv.gz.
-    docs/reference/backtest.md describes the files, the protocol and the results.
+    NAME.series.parquet and NAME.placement.parquet, or the same as .csv or .csv.gz, or a folder
+    NAME.prometheus with range exports of Prometheus. docs/reference/backtest.md describes the
+    files, the protocol and the results.
 
     \b
     Examples:

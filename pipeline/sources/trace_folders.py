@@ -1,7 +1,9 @@
 """Find and read the traces of a folder, each a pair of files: `NAME.series.parquet` beside
-`NAME.placement.parquet`, or the same as CSV, which may be compressed with gzip."""
+`NAME.placement.parquet`, or the same as CSV, which may be compressed with gzip; or a folder
+`NAME.prometheus` with range exports."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ from pipeline.processors.backtest.csv_tables import (
     LONG_SERIES_TYPES,
     list_tables,
 )
+from pipeline.processors.backtest.prometheus_traces import prometheus_trace
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_tables import (
     PLACEMENT_TYPES,
@@ -22,8 +25,9 @@ from pipeline.processors.backtest.trace_tables import (
     read_traces,
 )
 from pipeline.sources.csv_files import read_csv
+from pipeline.sources.prometheus_files import read_exports
 
-_FILE: Final = re.compile(r"(.+)\.(series|placement)\.(parquet|csv|csv\.gz)")
+_FILE: Final = re.compile(r"(.+?)\.(prometheus|(series|placement)\.(?:parquet|csv|csv\.gz))")
 _TABLES: Final = ("series", "placement")
 MOST_VALUES: Final = 400_000_000
 """Values of one table: a month of 20,000 pods at a step of five minutes. They take 8 bytes each."""
@@ -45,22 +49,31 @@ def read_dataset(folder: Path, name: str) -> list[Trace]:
     one that holds something else.
     """
     files = _files(folder)[name]
+    if "exports" in files:
+        exports = read_exports(files["exports"])
+        return _named(name, lambda: [prometheus_trace(name, exports)])
     if files["series"].suffix == ".parquet":
-        series = _read_parquet(files["series"], [*SERIES_TYPES])
-        placement = _read_parquet(files["placement"], [*PLACEMENT_TYPES, WORKLOAD])
-    else:
-        series = read_csv(files["series"], LONG_SERIES_TYPES)
-        placement = read_csv(files["placement"], LONG_PLACEMENT_TYPES, optional=[WORKLOAD])
+        tables = (
+            _read_parquet(files["series"], [*SERIES_TYPES]),
+            _read_parquet(files["placement"], [*PLACEMENT_TYPES, WORKLOAD]),
+        )
+        return _named(name, lambda: read_traces(name, *tables))
+    rows = (
+        read_csv(files["series"], LONG_SERIES_TYPES),
+        read_csv(files["placement"], LONG_PLACEMENT_TYPES, optional=[WORKLOAD]),
+    )
+    return _named(name, lambda: read_traces(name, *list_tables(*rows)))
+
+
+def _named(name: str, read: Callable[[], list[Trace]]) -> list[Trace]:
     try:
-        if files["series"].suffix != ".parquet":
-            series, placement = list_tables(series, placement)
-        return read_traces(name, series, placement)
+        return read()
     except InvalidRecordError as error:
         raise InvalidRecordError(f"{name}: {error.message}", hint=error.hint) from error
 
 
 def _files(folder: Path) -> dict[str, dict[str, Path]]:
-    """The file of each table, by the name of the data set."""
+    """The file of each table, or the folder `exports`, by the name of the data set."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
@@ -70,16 +83,19 @@ def _files(folder: Path) -> dict[str, dict[str, Path]]:
     found: dict[str, dict[str, Path]] = {}
     for path in paths:
         if match := _FILE.fullmatch(path.name):
+            part = "exports" if match[2] == "prometheus" else match[3]
             files = found.setdefault(match[1], {})
-            if match[2] in files:
+            if twice := [files[e] for e in files if e == part or "exports" in (e, part)]:
                 raise UsageError(
-                    f"{folder} has {files[match[2]].name} and {path.name}",
+                    f"{folder} has {twice[0].name} and {path.name}",
                     hint="give each data set a name of its own",
                 )
-            files[match[2]] = path
+            files[part] = path
     for name, files in found.items():
         kind = next(iter(files.values())).name.removesuffix(".gz").rpartition(".")[2]
         for table in _TABLES:
+            if "exports" in files:
+                continue
             if table not in files or f".{table}.{kind}" not in files[table].name:
                 raise UsageError(
                     f"{folder} has no {name}.{table}.{kind}",
@@ -89,7 +105,7 @@ def _files(folder: Path) -> dict[str, dict[str, Path]]:
         raise UsageError(
             f"{folder} has no trace",
             hint="a trace is a pair of files, NAME.series.parquet and NAME.placement.parquet, or "
-            "the same as .csv",
+            "the same as .csv, or a folder NAME.prometheus",
         )
     return found
 

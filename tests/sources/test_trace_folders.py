@@ -9,7 +9,9 @@ import pytest
 
 from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.sources import csv_files, trace_folders
+from pipeline.sources.prometheus_files import read_exports
 from pipeline.sources.trace_folders import datasets, read_dataset
+from tests.processors.backtest.trace_exports import answer, matrix
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
     SERIES,
@@ -190,3 +192,60 @@ def test_csv_file_that_expands_beyond_the_memory(
     monkeypatch.setattr(csv_files, "MOST_ROWS", 100_000)
     with pytest.raises(InvalidRecordError, match=r"more than 100,000 rows"):
         read_dataset(tmp_path, "a")
+
+
+def write_exports(folder: Path) -> Path:
+    """Three steps of a pod, in two parts of its usage, one of them compressed."""
+    exports = folder / "a.prometheus"
+    exports.mkdir()
+    labels = {"namespace": "shop", "pod": "cart", "node": "n1", "container": "main"}
+    for part, values in (("1", {1700000400: 0.1, 1700000700: 0.2}), ("2", {1700001000: 0.3})):
+        (exports / f"cpu.{part}.json").write_bytes(answer(matrix((labels, values))))
+    (exports / "cpu.2.json.gz").write_bytes(gzip.compress((exports / "cpu.2.json").read_bytes()))
+    (exports / "cpu.2.json").unlink()
+    for name, amount in (("requests", 0.5), ("limits", 1.0), ("allocatable", 4.0)):
+        stated = matrix((labels | {"resource": "cpu"}, {1700000400: amount}))
+        (exports / f"{name}.json").write_bytes(answer(stated))
+    (exports / "notes.txt").write_text("ignored")
+    return exports
+
+
+def test_exports_of_prometheus(tmp_path: Path) -> None:
+    exports = write_exports(tmp_path)
+    assert datasets(tmp_path) == ["a"]
+    (trace,) = read_dataset(tmp_path, "a")
+    assert (trace.dataset, trace.scenario, trace.pods) == ("a", "std", ("shop/cart@n1",))
+    assert trace.stay_usage(0)[:, 0] == pytest.approx([100.0, 200.0, 300.0])
+    write_csv(tmp_path)
+    with pytest.raises(UsageError, match=r"has a\.placement\.csv and a\.prometheus"):
+        datasets(tmp_path)
+    for name in ("a.series.csv", "a.placement.csv"):
+        (tmp_path / name).unlink()
+    (exports / "memroy.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"memroy\.json is no export: allocatable, cpu, limits, "):
+        read_dataset(tmp_path, "a")
+
+
+def test_errors_name_the_export(tmp_path: Path) -> None:
+    exports = write_exports(tmp_path)
+    path = exports / "cpu.2.json.gz"
+    path.write_bytes(gzip.compress(b'{"status":"error","errorType":"timeout","error":"slow"}'))
+    with pytest.raises(InvalidRecordError, match=r"cpu\.2\.json\.gz: .* an error: timeout: slow"):
+        read_dataset(tmp_path, "a")
+    for content in (b"no gzip", gzip.compress(bytes(100))[:-9]):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=r"cannot read .*cpu\.2\.json\.gz"):
+            read_dataset(tmp_path, "a")
+    path.unlink()
+    (exports / "limits.json").unlink()
+    with pytest.raises(InvalidRecordError, match=r"^a: the export limits has no series"):
+        read_dataset(tmp_path, "a")
+
+
+def test_exports_are_bounded(tmp_path: Path) -> None:
+    exports = write_exports(tmp_path)
+    with pytest.raises(InvalidRecordError, match=r"cpu\.2\.json\.gz: more than 3 samples in "):
+        read_exports(exports, most_samples=3)
+    (exports / "cpu.2.json.gz").write_bytes(gzip.compress(b" " * 1_000_000))
+    with pytest.raises(UsageError, match=r"cpu\.2\.json\.gz: it is larger than 4 KiB"):
+        read_exports(exports, most_bytes=4096)

@@ -20,7 +20,8 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import settings_options
-from pipeline.cli.safe_output import print_lines, print_progress, printable
+from pipeline.cli.safe_output import print_lines, print_progress
+from pipeline.cli.trace_inputs import read_reported
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.judge import Judgement, judge
@@ -33,7 +34,7 @@ from pipeline.processors.backtest.suites import (
 )
 from pipeline.processors.backtest.trace import Trace
 from pipeline.settings import Settings
-from pipeline.sources.trace_folders import datasets, read_dataset
+from pipeline.sources.trace_folders import datasets
 
 _PROGRESS_SECONDS: Final = 2.0
 _HOUR: Final = 3600
@@ -153,10 +154,7 @@ def command(
     )
     judgements: list[Judgement] = []
     for name in _chosen(folder, names, given):
-        traces = read_dataset(folder, name)
-        for note in dict.fromkeys(note for trace in traces for note in trace.notes):
-            click.echo(printable(f"{name}: {note}"), err=True)
-        for trace in traces:
+        for trace in read_reported(folder, name):
             suites = _suites(trace, given, selection)
             if suites:
                 judgements += judge(trace, suites, variants, _progress(trace))

@@ -12,13 +12,14 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.quantity_text import UNKNOWN
 from pipeline.cli.safe_output import print_lines
+from pipeline.cli.trace_inputs import read_reported
 from pipeline.errors import UsageError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.gaps import Gaps, Grouping, Share, measure_gaps
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
-from pipeline.sources.trace_folders import datasets, read_dataset
+from pipeline.sources.trace_folders import datasets
 
 _UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
 _HEADERS: Final = (
@@ -117,7 +118,7 @@ def command(
     """  # fmt: skip
     measured: list[tuple[Trace, Gaps]] = []
     for name in datasets(folder):
-        for trace in read_dataset(folder, name):
+        for trace in read_reported(folder, name):
             measured += [(trace, gaps) for gaps in measure_gaps(trace, grouping)]
     if not measured:
         raise UsageError(

@@ -2,12 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
+from tests.processors.backtest.trace_exports import (
+    answer,
+    exports_of,
+    long_placement_rows,
+    long_series_rows,
+    long_tables,
+    random_trace,
+)
 from tests.processors.backtest.trace_files import (
     METADATA,
     PLACEMENT,
@@ -121,6 +132,38 @@ def test_traces_without_any_known_usage_are_an_error(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(stays, folder / "a.placement.parquet")
     result = gaps(folder)
     assert (result.exit_code, "has known usage" in result.output) == (2, True)
+
+
+def flat(item: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an item, those of its objects as `object.field`."""
+    fields: dict[str, Any] = {}
+    for name, value in item.items():
+        if isinstance(value, dict):
+            fields |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            fields[name] = value
+    return fields
+
+
+def test_other_forms_of_traces_give_the_same_gaps(tmp_path: Path) -> None:
+    """CSV files and exports of Prometheus, each with a gap of more than an hour."""
+    random = np.random.default_rng(3)
+    trace = random_trace(random, 30, 300, mixed=False)
+    series, placement = long_tables(long_series_rows(trace), long_placement_rows(trace))
+    pyarrow.csv.write_csv(series, tmp_path / "csv.series.csv")
+    pyarrow.csv.write_csv(placement, tmp_path / "csv.placement.csv")
+    exports = tmp_path / "prometheus.prometheus"
+    exports.mkdir()
+    for name, export in exports_of(trace).items():
+        (exports / f"{name}.json").write_bytes(answer(export))
+    result = gaps(tmp_path, "-o", "json")
+    assert result.exit_code == 0, result.output
+    items: dict[str, list[dict[str, Any]]] = {"csv": [], "prometheus": []}
+    for item in json.loads(result.stdout)["items"]:
+        items[item.pop("dataset")].append(flat(item))
+    assert len(items["csv"]) > 2
+    for one, other in zip(items["csv"], items["prometheus"], strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
 
 
 def test_the_sample_of_the_documentation_is_real(monkeypatch: pytest.MonkeyPatch) -> None:

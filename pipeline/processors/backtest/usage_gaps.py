@@ -42,6 +42,5 @@ def gap_note(resource: str, unknown: BoolArray, lengths: IntArray, step_seconds:
     gaps = int(starts.sum())
     return (
         f"{resource} is unknown for {hours:,.1f} h, in {gaps:,} gap{'s' * (gaps > 1)} of "
-        f"{len(np.unique(owners[unknown])):,} series: predictions whose horizon touches "
-        f"{'them' if gaps > 1 else 'it'} are not scored"
+        f"{len(np.unique(owners[unknown])):,} series"
     )

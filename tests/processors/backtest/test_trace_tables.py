@@ -134,10 +134,7 @@ def test_missing_sample_is_held_for_an_hour_and_then_unknown(column: str) -> Non
     assert usage[15] == 2 * usage[1]
     resource = {"cpu_m": "cpu", "mem_mi": "memory"}[column]
     (note,) = trace.notes
-    assert note == (
-        f"{resource} is unknown for 0.2 h, in 2 gaps of 1 series: predictions whose horizon "
-        "touches them are not scored"
-    )
+    assert note == f"{resource} is unknown for 0.2 h, in 2 gaps of 1 series"
 
 
 @given(

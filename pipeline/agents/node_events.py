@@ -27,6 +27,11 @@ JUDGED_PEAKS = counter(
     "Predicted peaks of Prod whose horizon is over; a recovery may judge one again.",
     _BY_PREDICTOR,
 )
+UNJUDGED_PEAKS = counter(
+    "worker_unjudged_peaks",
+    "Predicted peaks of Prod that could not be judged, because usage or the peak was unknown.",
+    _BY_PREDICTOR,
+)
 VIOLATIONS = counter("worker_peak_violations", "Judged peaks that usage exceeded.", _BY_PREDICTOR)
 SEVERITY = counter(
     "worker_peak_severity",
@@ -62,9 +67,11 @@ def count(event: NodeEvent) -> None:
         return
     for predictor, judgement in event.predictors.items():
         for resource, judged in (("cpu", judgement.cpu), ("memory", judgement.memory)):
-            if judged.violated is None:
-                continue
             labels = predictor, resource, event.pool
+            if judged.violated is None:
+                # Without requests there is nothing to judge.
+                UNJUDGED_PEAKS.labels(*labels).inc(getattr(event.requests, resource) != 0.0)
+                continue
             JUDGED_PEAKS.labels(*labels).inc()
             VIOLATIONS.labels(*labels).inc(judged.violated)
             SEVERITY.labels(*labels).inc(judged.severity or 0.0)

@@ -12,7 +12,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
-from pipeline.cli.quantity_text import UNKNOWN
+from pipeline.cli.quantity_text import UNKNOWN, format_age
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
@@ -20,13 +20,14 @@ from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals, PeakGro
 from pipeline.processors.backtest.protocol import FleetScores
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
+from pipeline.times import format_time, parse_time
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.registry import ACCURACY
 
 LONGEST_SINCE_SECONDS: Final = 30 * 86_400.0
 _HEADERS: Final = (
     "POOL", "PREDICTOR", "RESOURCE", "NODES", "JUDGED", "VIOLATION", "P90-NODE", "SEVERITY",
-    "SAVINGS", "POSSIBLE",
+    "SAVINGS", "POSSIBLE", "UNJUDGED", "AGE",
 )  # fmt: skip
 _COLUMN_HELP: Final = {
     "Columns": [
@@ -36,12 +37,15 @@ _COLUMN_HELP: Final = {
         ("SEVERITY", "By how much of the usage a peak was too low, when it was."),
         ("SAVINGS", "Share of the requests of Prod that the predictor gave away."),
         ("POSSIBLE", "The share that could have been given away without a violation."),
+        ("UNJUDGED", "Peaks that could not be judged, because usage or the peak was unknown."),
+        ("AGE", "Time since the end of the newest judged peak; a current one is at most an hour."),
     ]
 }
 
 
 class AccuracyItem(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of a group of peaks as `-o json` shows them: shares of 0 to 1, null unknown."""
+    """The scores of a group of peaks as `-o json` shows them: shares of 0 to 1, null unknown.
+    `judged_until` is when the newest judged peak ended, RFC 3339."""
 
     pool: str
     predictor: str
@@ -53,6 +57,8 @@ class AccuracyItem(msgspec.Struct, frozen=True, kw_only=True):
     severity: float | None
     savings: float | None
     possible_savings: float | None
+    unjudged: int
+    judged_until: str | None
 
 
 class AccuracyList(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,30 +97,32 @@ def command(settings: Settings, since: float, as_json: bool, no_headers: bool) -
             "--since is more than 30 days",
             hint=f"{ACCURACY.full_name(settings.kafka.topic_prefix)} has the last 30 days: 30d",
         )
-    scores = [*run_requests(settings.kafka, read_totals(settings, since)).scores()]
-    if not scores:
+    now = SystemClock().now()
+    totals = run_requests(settings.kafka, read_totals(settings, now - since))
+    items = [_item(totals, group, scores) for group, scores in totals.scores()]
+    if not items:
         raise NotReadyError(
             "no peak was judged in this time",
             hint="a peak is judged when its horizon (model.horizon_seconds, by default 24h) is "
             "over; `springtide doctor` says whether workers run",
         )
     if as_json:
-        click.echo(msgspec.json.encode(AccuracyList(items=[_item(*each) for each in scores])))
+        click.echo(msgspec.json.encode(AccuracyList(items=items)))
     else:
-        print_lines(_lines(scores, headers=not no_headers))
+        print_lines(_lines(items, now, headers=not no_headers))
 
 
-async def read_totals(settings: Settings, since_seconds: float) -> AccuracyTotals:
-    """Add up the peaks that were judged in the last `since_seconds`."""
+async def read_totals(settings: Settings, since: float) -> AccuracyTotals:
+    """Add up the peaks that were judged since a time (Unix)."""
     totals = AccuracyTotals()
-    since = SystemClock().now() - since_seconds
     async with records_since(settings.kafka, ACCURACY, AccuracyRecord, since) as records:
         async for record in records.each_to_end():
             totals.add(record)
     return totals
 
 
-def _item(group: PeakGroup, scores: FleetScores) -> AccuracyItem:
+def _item(totals: AccuracyTotals, group: PeakGroup, scores: FleetScores) -> AccuracyItem:
+    judged_until = totals.judged_until(group)
     return AccuracyItem(
         **group._asdict(),
         nodes=scores.machines,
@@ -124,26 +132,29 @@ def _item(group: PeakGroup, scores: FleetScores) -> AccuracyItem:
         severity=_known(scores.severity),
         savings=_known(scores.savings),
         possible_savings=_known(scores.oracle_savings),
+        unjudged=totals.unjudged(group),
+        judged_until=None if math.isnan(judged_until) else format_time(judged_until),
     )
 
 
-def _lines(scores: Sequence[tuple[PeakGroup, FleetScores]], *, headers: bool) -> Iterator[str]:
+def _lines(items: Sequence[AccuracyItem], now: float, *, headers: bool) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [_HEADERS] if headers else []
-    for group, each in scores:
+    for item in items:
         shares = (
-            each.violation, each.violation_p90, each.severity, each.savings, each.oracle_savings,
+            item.violation, item.violation_p90, item.severity, item.savings, item.possible_savings,
         )  # fmt: skip
+        age = None if item.judged_until is None else now - parse_time(item.judged_until)
         rows.append(
             (
-                group.pool or "-", group.predictor, group.resource, str(each.machines),
-                str(each.points), *map(_percent, shares),
+                item.pool or "-", item.predictor, item.resource, str(item.nodes),
+                str(item.judged), *map(_percent, shares), str(item.unjudged), format_age(age),
             )
         )  # fmt: skip
     yield from align_columns(rows, right=range(3, len(_HEADERS)))
 
 
-def _percent(share: float) -> str:
-    return UNKNOWN if math.isnan(share) else f"{100 * share:.1f}%"
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.1f}%"
 
 
 def _known(share: float) -> float | None:

@@ -11,8 +11,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, SORT_KEYS, NodeRow
+from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals, NodeAccuracy
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.loadaware.usage_readings import usage_percent
+from pipeline.processors.model.pending_peaks import Schedule
 from pipeline.table import Table
 from pipeline.table.node_anomalies import anomalies_by_row
 from pipeline.table.node_documents import NO_FACTS, LimitsRatio, NodeFacts
@@ -21,6 +23,21 @@ STALE_AFTER_SECONDS: Final = 180.0
 
 _GAP: Final = 2
 _UNITS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
+
+
+class JudgedPeaks(NamedTuple):
+    """Judged peaks, one per `interval_seconds` of each node (`model.accuracy_interval_seconds`)."""
+
+    totals: AccuracyTotals
+    interval_seconds: float
+
+    def stale_seconds(self, accuracy: NodeAccuracy | None, now: float) -> float:
+        """The age of the newest judged peak if two are overdue, else NaN."""
+        if accuracy is None:
+            return np.nan
+        schedule = Schedule.of(self.interval_seconds, accuracy.horizon_seconds)
+        age = now - accuracy.judged_until
+        return age if age > 2 * schedule.interval_ms / 1000 else np.nan
 
 
 class NodeLine(NamedTuple):
@@ -38,9 +55,10 @@ def node_lines(
     sort: str = DEFAULT_SORT,
     stale_after_seconds: float = STALE_AFTER_SECONDS,
     facts: NodeFacts = NO_FACTS,
+    judged: JudgedPeaks | None = None,
 ) -> list[NodeLine]:
     """Return a line per node, sorted by `SORT_KEYS[sort]`: highest first, unknown last."""
-    rows = node_rows(table, now, stale_after_seconds, facts)
+    rows = node_rows(table, now, stale_after_seconds, facts, judged)
     sort_value = SORT_KEYS[sort]
 
     def order(row: NodeRow) -> tuple[float, str]:
@@ -54,7 +72,11 @@ def node_lines(
 
 
 def node_rows(
-    table: Table, now: float, stale_after_seconds: float, facts: NodeFacts
+    table: Table,
+    now: float,
+    stale_after_seconds: float,
+    facts: NodeFacts,
+    judged: JudgedPeaks | None = None,
 ) -> list[NodeRow]:
     """Return everything that is known of each node of the table, in the table's order."""
     names = list(table)
@@ -69,16 +91,23 @@ def node_rows(
                 arrays[f"{kind}_{unit}"], arrays[f"allocatable_{unit}"]
             )
     columns = {name: array.astype(float).tolist() for name, array in arrays.items()}
+    states = [table.snapshot(name).state for name in names]
+    accuracies = [
+        judged.totals.of_node(state.node, state.predictor) if judged and state else None
+        for state in states
+    ]
     return [
         NodeRow(
             name,
             {column: values[index] for column, values in columns.items()},
-            table.snapshot(name).state,
+            states[index],
             ages[index],
             fresh[index],
             anomalies[index],
             facts.limits.get(name, LimitsRatio()),
             name in facts.threshold_problems,
+            accuracies[index],
+            judged.stale_seconds(accuracies[index], now) if judged else np.nan,
         )
         for index, name in enumerate(names)
     ]

@@ -14,20 +14,25 @@ from rich.text import Text
 
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
+from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.past_records import records_since
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError
+from pipeline.errors import NotReadyError, UsageError
+from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.settings import Settings
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.table.node_documents import NO_FACTS, NodeFacts, NodeItem, node_facts, node_list
 from pipeline.table.table_feed import NODE_TOPICS
-from pipeline.topics.registry import PODS
+from pipeline.topics.accuracy import AccuracyRecord
+from pipeline.topics.registry import ACCURACY, PODS
 
 REFRESH_SECONDS: Final = 1.0
+ACCURACY_SECONDS: Final = 7 * 86_400.0
+"""Peaks that were judged in this time before the command started, and since then, count."""
 
 
 @click.command(
@@ -49,11 +54,15 @@ REFRESH_SECONDS: Final = 1.0
     "--limits", "with_limits", is_flag=True,
     help="Also read the topic of pods, for LIM CPU% and LIM MEM%. A million pods take a minute.",
 )  # fmt: skip
+@click.option(
+    "--accuracy", "with_accuracy", is_flag=True,
+    help="Also read the peaks that were judged in the last 7 days, for VIOL%.",
+)  # fmt: skip
 @extender_options
-@settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds")
+@settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds", "model.accuracy_interval_seconds")
 def command(
     settings: Settings, watch: bool, sort: str, as_json: bool, no_headers: bool, with_limits: bool,
-    extender: ExtenderClient | None,
+    with_accuracy: bool, extender: ExtenderClient | None,
 ) -> None:  # fmt: skip
     """Show usage, predicted peak and age of every node.
 
@@ -65,15 +74,23 @@ def command(
     Examples:
       springtide top --watch
       springtide top --sort peak --no-headers | head -3
+      springtide top --accuracy --sort violation
       springtide top -o json | jq '.items[] | select(.stale) | .node'
       springtide top --extender http://localhost:8888
     """
     silence_logs(settings)
+    if with_accuracy and (extender or as_json):
+        raise UsageError(
+            "--accuracy reads Kafka, and is not in the JSON document",
+            hint="leave out --extender and -o json; `springtide accuracy -o json` has all scores",
+        )
+    if sort == "violation" and not with_accuracy:
+        raise UsageError("--sort violation needs --accuracy", hint="add --accuracy")
     view = View(sort, settings.extender.stale_after_seconds, as_json, not no_headers)
     source = (
         _read_extender(extender)
         if extender
-        else _read_kafka(settings, waits_for_broker=watch, pods=with_limits)
+        else _read_kafka(settings, waits_for_broker=watch, pods=with_limits, accuracy=with_accuracy)
     )
     if not watch:
         asyncio.run(_show_once(source, view))
@@ -84,12 +101,13 @@ def command(
 
 
 class TableReading(NamedTuple):
-    """The state table, facts about its nodes from other records, and why its feed is disconnected
-    (empty while it is connected)."""
+    """The state table, facts about its nodes from other records, why its feed is disconnected
+    (empty while it is connected), and judged peaks if they are read."""
 
     table: Table
     facts: NodeFacts = NO_FACTS
     feed_problem: str = ""
+    judged: JudgedPeaks | None = None
 
 
 Source = AsyncGenerator[TableReading, None]
@@ -106,7 +124,7 @@ class View(NamedTuple):
     def lines(self, reading: TableReading, now: float) -> list[NodeLine]:
         return node_lines(
             reading.table, now, sort=self.sort, facts=reading.facts,
-            stale_after_seconds=self.stale_after_seconds,
+            stale_after_seconds=self.stale_after_seconds, judged=reading.judged,
         )  # fmt: skip
 
     def show(self, reading: TableReading, now: float, console: Console) -> None:
@@ -162,17 +180,35 @@ async def _show_live(source: Source, view: View) -> None:
             await clock.sleep(REFRESH_SECONDS)
 
 
-async def _read_kafka(settings: Settings, *, waits_for_broker: bool, pods: bool) -> Source:
-    """Yield the table of the topics again and again."""
+async def _read_kafka(
+    settings: Settings, *, waits_for_broker: bool, pods: bool, accuracy: bool
+) -> Source:
+    """Yield the table of the topics, and judged peaks, again and again."""
     topics = (*NODE_TOPICS, PODS) if pods else NODE_TOPICS
-    async with read_table(settings, Table(), topics, waits_for_broker=waits_for_broker) as feed:
+    async with AsyncExitStack() as stack:
+        feed = await stack.enter_async_context(
+            read_table(settings, Table(), topics, waits_for_broker=waits_for_broker)
+        )
+        judged = None
+        if accuracy:
+            since = SystemClock().now() - ACCURACY_SECONDS
+            records = await stack.enter_async_context(
+                records_since(settings.kafka, ACCURACY, AccuracyRecord, since)
+            )
+            judged = JudgedPeaks(AccuracyTotals(), settings.model.accuracy_interval_seconds)
+            async for record in records.each_to_end():
+                judged.totals.add(record)
         while True:
             table, names = feed.table, tuple(feed.table)
             yield TableReading(
                 table,
                 node_facts(table, names, has_pods=pods),
                 "" if feed.state.connected else feed.state.message,
+                judged,
             )
+            if judged:
+                for record in await records.next(timeout_seconds=0.0):
+                    judged.totals.add(record)
 
 
 class NodeStateList(msgspec.Struct):

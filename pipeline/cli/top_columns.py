@@ -18,6 +18,7 @@ from pipeline.cli.quantity_text import (
     format_count,
     format_percent,
 )
+from pipeline.processors.accuracy.accuracy_totals import NodeAccuracy
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_documents import LimitsRatio
 from pipeline.topics.alerts import OpenAlert
@@ -31,7 +32,8 @@ class NodeRow(NamedTuple):
 
     `values` holds the node's row of each column of the state table, and usage and peak in percent
     of allocatable (`usage_cpu_percent`, `peak_memory_percent`, ...); NaN is unknown. `state` is
-    None for a node that has not published a window.
+    None for a node that has not published a window. `accuracy` are the judged peaks of the deciding
+    predictor; its age is NaN while it is not stale.
     """
 
     name: str
@@ -42,6 +44,8 @@ class NodeRow(NamedTuple):
     anomalies: Sequence[str]
     limits: LimitsRatio
     has_invalid_thresholds: bool
+    accuracy: NodeAccuracy | None
+    accuracy_age_seconds: float
 
 
 class SortKey(NamedTuple):
@@ -170,6 +174,27 @@ def _ratio_percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else format_percent(ratio * 100)
 
 
+def _violation(row: NodeRow) -> tuple[NodeAccuracy | None, float]:
+    return row.accuracy, row.accuracy_age_seconds
+
+
+def _violation_text(value: tuple[NodeAccuracy | None, float]) -> str:
+    """Such as `1.2/0.0`, of cpu and memory, with the age if that is stale: `1.2/0.0 9h`."""
+    accuracy, stale_seconds = value
+    if accuracy is None:
+        return UNKNOWN
+    rates = (accuracy.cpu, accuracy.memory)
+    text = "/".join(UNKNOWN if np.isnan(rate) else f"{100 * rate:.1f}" for rate in rates)
+    return text if np.isnan(stale_seconds) else f"{text} {format_age(stale_seconds)}"
+
+
+def _higher_violation(row: NodeRow) -> float:
+    return max(
+        (rate for rate in row.accuracy[:2] if not np.isnan(rate)) if row.accuracy else (),
+        default=np.nan,
+    )
+
+
 def _hot_text(alerts: Sequence[OpenAlert]) -> str:
     """Such as `cpu!,prod_memory`: rules of the node without their prefix."""
     marks = {"warning": "", "critical": "!"}
@@ -236,6 +261,14 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         header="FREE MEM", help="Memory that Prod pods requested and are not expected to use.",
         value=table_value("prod_reclaimable_memory_bytes"), format=format_bytes, style="green",
         drop_order=3,
+    ),
+    Column(
+        header="VIOL%",
+        help="Percent of the judged peaks of this predictor that usage exceeded, of cpu/memory, "
+        "with the age of the newest if that is stale; needs --accuracy.",
+        value=_violation, format=_violation_text, drop_order=1,
+        style=lambda value: "" if np.isnan(value[1]) else "yellow",
+        sort=SortKey("violation", _higher_violation),
     ),
     Column(
         header="LIM CPU%",

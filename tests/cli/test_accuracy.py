@@ -7,10 +7,12 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import accuracy
 from pipeline.cli.main import cli
+from pipeline.cli.quantity_text import format_age
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.codec import encode_json
 from tests.cli.fake_topic import fake_topic
 from tests.processors.accuracy.test_judged_peaks import record
+from tests.table.records import NOW
 
 
 def run(
@@ -28,7 +30,12 @@ RECORDS: list[AccuracyRecord | bytes] = [
     record((600.0, 100.0), (500.0, 50.0), hour=2),
     record((600.0, 100.0), (500.0, 50.0), hour=2),
     record((800.0, 100.0), (500.0, 50.0), node="node-b", hour=2),
+    record((800.0, 100.0), (500.0, 50.0), known=(0.5, 0.5), node="node-b", hour=3),
+    # Without requests there is nothing to judge.
+    record((0.0, 0.0), (500.0, 50.0), (0.0, 0.0), node="node-b", hour=4),
 ]
+AGE = format_age(NOW - 26 * 3600)
+"""Of the peak of hour 2: the one of hour 3 was not judged."""
 
 
 def test_scores_are_shown_by_pool_predictor_and_resource(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +43,9 @@ def test_scores_are_shown_by_pool_predictor_and_resource(monkeypatch: pytest.Mon
     assert result.exit_code == 0
     assert [line.split() for line in result.stdout.splitlines()][:2] == [
         ["POOL", "PREDICTOR", "RESOURCE", "NODES", "JUDGED", "VIOLATION", "P90-NODE", "SEVERITY",
-         "SAVINGS", "POSSIBLE"],
-        ["large", "percentile", "cpu", "2", "3", "25.0%", "45.0%", "20.0%", "35.0%", "50.0%"],
+         "SAVINGS", "POSSIBLE", "UNJUDGED", "AGE"],
+        ["large", "percentile", "cpu", "2", "3", "25.0%", "45.0%", "20.0%", "35.0%", "50.0%",
+         "1", AGE],
     ]  # fmt: skip
     assert "warning: skipped a record of springtide.accuracy" in result.stderr
 
@@ -48,6 +56,7 @@ def test_json_has_shares(monkeypatch: pytest.MonkeyPatch) -> None:
         "pool": "large", "predictor": "percentile", "resource": "cpu", "nodes": 2, "judged": 3,
         "violation": 0.25, "violation_p90": 0.45, "severity": pytest.approx(0.2),
         "savings": pytest.approx(0.35), "possible_savings": 0.5,
+        "unjudged": 1, "judged_until": "1970-01-02T02:00:00Z",
     }  # fmt: skip
     assert (memory["violation"], memory["severity"]) == (0.0, None)
 

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from pipeline.cli import top
 from pipeline.cli.main import cli
-from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
+from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
 from pipeline.cli.quantity_text import format_age, format_bytes
 from pipeline.cli.top_columns import COLUMNS, FLAGS
+from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -30,10 +31,12 @@ from pipeline.table.node_documents import (
     node_list,
 )
 from pipeline.times import format_time
+from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.node_state import Counters
 from pipeline.topics.pods import CountedPod
 from pipeline.topics.resource_amounts import Resources, Usage
+from tests.processors.accuracy.test_judged_peaks import record
 from tests.table.records import GIB, NOW, node_state, table_of
 
 PEAKS = {
@@ -283,3 +286,56 @@ def test_hot_column_names_open_alerts() -> None:
     assert cells == {
         "hot": ("cpu!,prod_memory", "red"), "calm": ("-", "yellow"), "silent": ("-", "yellow")
     }  # fmt: skip
+
+
+def judged_peaks(*records: AccuracyRecord) -> JudgedPeaks:
+    totals = AccuracyTotals()
+    for each in records:
+        totals.add(each)
+    return JudgedPeaks(totals, interval_seconds=3600.0)
+
+
+def judged(table: Table, records: JudgedPeaks | None, seconds: float) -> dict[str, Any]:
+    """The cells of VIOL% with their styles, so long after the peak of hour 2 was judged."""
+    index = [column.header for column in COLUMNS].index("VIOL%")
+    lines = node_lines(table, 26 * 3600.0 + seconds, judged=records)
+    return {line.name: line.cells[index] for line in lines}
+
+
+def test_violations_are_those_of_the_deciding_predictor_with_their_age_once_stale() -> None:
+    """Of `node-b` no horizon has passed with usage known: its rate is unknown, not zero."""
+    table = table_of(
+        node_state("node-a", predictor="percentile"), node_state("node-b", predictor="percentile"),
+        node_state("node-c", predictor="nsigma-v1"), node_state("node-d", predictor="percentile"),
+    )  # fmt: skip
+    records = judged_peaks(
+        record((400.0, 100.0), (500.0, 50.0), hour=1),
+        record((600.0, 100.0), (500.0, 50.0), hour=2),
+        record((600.0, 100.0), (500.0, 50.0), hour=2, node="node-b", known=(0.5, 0.5)),
+        record((600.0, 100.0), (500.0, 50.0), hour=2, node="node-c"),
+    )
+    unknown = dict.fromkeys(("node-b", "node-c", "node-d"), ("-", ""))
+    assert judged(table, records, 7200.0) == {"node-a": ("50.0/0.0", ""), **unknown}
+    assert judged(table, records, 7201.0) == {"node-a": ("50.0/0.0 2h", "yellow"), **unknown}
+    assert judged(table, None, 0.0) == dict.fromkeys(table, ("-", ""))
+    order = [line.name for line in node_lines(table, NOW, sort="violation", judged=records)]
+    assert order[0] == "node-a"
+
+
+def test_violation_of_memory_alone_is_shown_beside_unknown_cpu() -> None:
+    table = table_of(node_state("node-a", predictor="percentile"))
+    records = judged_peaks(record((600.0, 10.0), (500.0, 50e6), hour=2, known=(0.0, 1.0)))
+    assert judged(table, records, 0.0) == {"node-a": ("-/100.0", "")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--accuracy", "-o", "json"], "--accuracy reads Kafka"),
+        (["--accuracy", "--extender", "http://127.0.0.1:1"], "--accuracy reads Kafka"),
+        (["--sort", "violation"], "--sort violation needs --accuracy"),
+    ],
+)
+def test_accuracy_without_its_topic_is_a_usage_error(arguments: list[str], problem: str) -> None:
+    result = CliRunner().invoke(cli, ["top", *arguments])
+    assert (result.exit_code, problem in result.stderr) == (2, True)

@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.protocol import FleetScores, MachineScores, over_machines
 from pipeline.processors.model.model_config import RESOURCES
+from pipeline.times import parse_time
 from pipeline.topics.accuracy import AccuracyRecord, Judgement
 
 _SUMS: Final = ("points", "violations", "severity", "savings", "oracle_savings", "unknown")
@@ -26,6 +27,27 @@ class PeakGroup(NamedTuple):
     resource: str
 
 
+class NodeAccuracy(NamedTuple):
+    """The judged peaks of a node by one predictor.
+
+    `cpu` and `memory` are the shares of peaks that usage exceeded, NaN if none was judged.
+    `judged_until` (Unix seconds) is when the newest judged peak ended, `horizon_seconds` after it
+    was predicted.
+    """
+
+    cpu: float
+    memory: float
+    judged_until: float
+    horizon_seconds: float
+
+
+class _Newest(NamedTuple):
+    """The end of the newest judged peak, Unix seconds, and its horizon."""
+
+    judged_until: float = -np.inf
+    horizon_seconds: float = np.nan
+
+
 class AccuracyTotals:
     """Sums over judged peaks, added in the order in which they were published.
 
@@ -37,6 +59,7 @@ class AccuracyTotals:
         self._sums: dict[PeakGroup, dict[str, FloatArray]] = defaultdict(
             lambda: defaultdict(lambda: np.zeros(len(_SUMS)))
         )
+        self._judged: dict[tuple[PeakGroup, str], _Newest] = {}
 
     def add(self, record: AccuracyRecord) -> None:
         """Count the peaks of a record."""
@@ -49,6 +72,35 @@ class AccuracyTotals:
                 group = PeakGroup(record.pool, predictor, resource)
                 judged: Judgement = getattr(judgement, resource)
                 self._sums[group][record.node] += _sums_of(record, judged, resource)
+                if judged.violated is not None:
+                    newest = _Newest(parse_time(record.as_of), record.horizon_seconds)
+                    self._judged[group, record.node] = newest
+
+    def unjudged(self, group: PeakGroup) -> int:
+        """How many peaks of a group could not be judged, because usage or the peak was unknown."""
+        return int(sum(sums[-1] for sums in self._sums[group].values()))
+
+    def judged_until(self, group: PeakGroup) -> float:
+        """When the newest judged peak of a group ended, Unix seconds; NaN if none was judged."""
+        ends = [self._newest_of(group, node).judged_until for node in self._sums[group]]
+        newest = max(ends, default=-np.inf)
+        return newest if newest > -np.inf else np.nan
+
+    def of_node(self, node: str, predictor: str) -> NodeAccuracy | None:
+        """The judged peaks of a node by a predictor, in all pools it was in; None without any."""
+        groups = [each for each in self._sums if each.predictor == predictor]
+        newest = max((self._newest_of(group, node) for group in groups), default=_Newest())
+        if newest.judged_until == -np.inf:
+            return None
+        sums = np.zeros((len(RESOURCES), len(_SUMS)))
+        for group in groups:
+            if node in self._sums[group]:
+                sums[RESOURCES.index(group.resource)] += self._sums[group][node]
+        cpu, memory = _ratio(sums[:, 1], sums[:, 0]).tolist()
+        return NodeAccuracy(cpu, memory, *newest)
+
+    def _newest_of(self, group: PeakGroup, node: str) -> _Newest:
+        return self._judged.get((group, node), _Newest())
 
     def scores(self) -> Iterator[tuple[PeakGroup, FleetScores]]:
         """The scores of each group, in order. `points` are its judged peaks, `unknown` is the share
@@ -70,9 +122,10 @@ class AccuracyTotals:
 
 
 def _sums_of(record: AccuracyRecord, judged: Judgement, resource: str) -> FloatArray:
-    if judged.violated is None:
-        return np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
     requests = getattr(record.requests, resource)
+    if judged.violated is None:
+        # Without requests there is nothing to judge.
+        return np.array([0.0, 0.0, 0.0, 0.0, 0.0, float(requests != 0.0)])
     highest = min(getattr(record.highest, resource), requests)
     oracle = (requests - highest) / requests
     return np.array([1.0, judged.violated, judged.severity, judged.savings, oracle, 0.0])

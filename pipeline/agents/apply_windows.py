@@ -133,6 +133,7 @@ def apply_end(source: PartitionWindow) -> bool:
     if end.type == "retraction":
         models.retract(node, end.appended_ms)
     else:
+        _judge_unfinished(source)
         models.forget(node)
     return True
 
@@ -235,6 +236,29 @@ def _judge_peaks(
             position=_log_position(source),
         )
         source.models.add_events(source.node, [record])
+
+
+def _judge_unfinished(departure: PartitionWindow) -> None:
+    """Add the records of the peaks that a departed node leaves behind, as of its last window. Its
+    usage after that is unknown: they are judged only if nearly all of their horizon was over."""
+    models, node = departure.models, departure.node
+    unfinished = models.bank.unfinished_peaks(node)
+    if not unfinished:
+        return
+    (last,) = models.bank.peaks([node])
+    records = [
+        judge(
+            peak,
+            node=node,
+            pool="",
+            decides=last.decides,
+            horizon_seconds=bank.horizon_seconds((models.bank, node)),
+            end_ms=last.end_ms,
+            position=_log_position(departure),
+        )
+        for peak in unfinished
+    ]
+    models.add_events(node, records)
 
 
 def encode_applied(applied: Sequence[Applied]) -> list[NodeReport]:

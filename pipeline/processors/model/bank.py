@@ -210,6 +210,11 @@ class Bank:
             self.learner.retract(models)
         return models is not None
 
+    def unfinished_peaks(self, node: str) -> list[EndedPeak]:
+        """Take out the followed peaks of a node that has departed, oldest first."""
+        models = self.node_models.get(node)
+        return [] if models is None else self.learner.unfinished_peaks(models)
+
     def forget(self, node: str) -> bool:
         """Drop all models of a node that has departed; False if there were none."""
         models = self.node_models.pop(node, None)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model import moments
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.model_config import Profile
@@ -43,7 +43,8 @@ class EntityModels:
     `histograms[r]` are those of resource r. `weight`, `mean` and `squares` (sums of squared
     deviations) are the moments, `samples` the number of samples, each (rows, 2). `first_ms` and
     `last_ms` are the ends of the first and last window that trained the row, `seen_ms` that of the
-    last window that listed it, `listed_ms` that of the first one. `profile` is the number of the
+    last window that listed it. `in_cohort` (rows, followed) is whether a pod counts for each peak
+    that its node follows (`pending_peaks`). `profile` is the number of the
     row's profile, `workload` the row of the pod's workload in other models. `store` has the columns
     of predictors, by name.
     """
@@ -56,7 +57,9 @@ class EntityModels:
     last_ms: IntArray
     seen_ms: IntArray
 
-    def __init__(self, profiles: Sequence[Profile], columns: Mapping[str, Column]) -> None:
+    def __init__(
+        self, profiles: Sequence[Profile], columns: Mapping[str, Column], followed: int = 0
+    ) -> None:
         self.histograms = [
             Histograms(layouts)
             for layouts in zip(*(profile.layouts for profile in profiles), strict=True)
@@ -64,7 +67,7 @@ class EntityModels:
         self.store = Columns(columns)
         self.profile: npt.NDArray[np.int8] = np.zeros(0, np.int8)
         self.workload: IntArray = np.zeros(0, np.int64)
-        self.listed_ms: IntArray = np.zeros(0, np.int64)
+        self.in_cohort: BoolArray = np.zeros((0, followed), np.bool_)
         for name, column in COLUMNS.items():
             setattr(self, name, np.zeros((0, *column.shape), column.dtype))
         self._free: list[int] = []
@@ -77,7 +80,7 @@ class EntityModels:
     @property
     def nbytes(self) -> int:
         """Memory of all columns, spare rows included."""
-        names = ("profile", "workload", "listed_ms", *COLUMNS)
+        names = ("profile", "workload", "in_cohort", *COLUMNS)
         columns = sum(getattr(self, name).nbytes for name in names)
         histograms = sum(histograms.nbytes for histograms in self.histograms)
         return int(columns) + histograms + self.store.nbytes
@@ -97,7 +100,7 @@ class EntityModels:
         """Clear these rows and make them free."""
         self.clear(rows)
         self.workload[rows] = NO_ROW
-        self.listed_ms[rows] = NEVER
+        self.in_cohort[rows] = False
         self._free.extend(rows[::-1].tolist())
 
     def clear(self, rows: IntArray) -> None:
@@ -189,7 +192,7 @@ class EntityModels:
         self.store.grow(capacity)
         self.profile = _resized(self.profile, capacity)
         self.workload = _resized(self.workload, capacity, NO_ROW)
-        self.listed_ms = _resized(self.listed_ms, capacity, NEVER)
+        self.in_cohort = _resized(self.in_cohort, capacity)
         for name, column in COLUMNS.items():
             setattr(self, name, _resized(getattr(self, name), capacity, column.empty))
         # `allocate` takes from the end, so that rows of one node are neighbours.

@@ -91,13 +91,15 @@ class Learner:
                 key="model.predictor",
                 hint="let it run beside another one, or as a member of `max`",
             )
-        self.models = EntityModels(config.profiles, _OWN_COLUMNS | _columns(self.predictors))
-        self.workloads = WorkloadModels(self.models)
-        self._slots = Columns(NODE_COLUMNS)
-        self.alerts = Columns(alert_columns.COLUMNS)
         self.schedule = Schedule.of(
             config.accuracy_interval_seconds, config.entity_horizon_seconds("prod")
         )
+        self.models = EntityModels(
+            config.profiles, _OWN_COLUMNS | _columns(self.predictors), self.schedule.pending
+        )
+        self.workloads = WorkloadModels(self.models)
+        self._slots = Columns(NODE_COLUMNS)
+        self.alerts = Columns(alert_columns.COLUMNS)
         self._pending = Columns(pending_columns(self.schedule, [*self.predictors]))
         self._free_slots: list[int] = []
         profiles = [config.profile_index(entity) for entity in ENTITIES]
@@ -144,7 +146,7 @@ class Learner:
         Alerts stay: their end is to be published."""
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
-        self._pending.clear(np.array([node.slot]))
+        pending_peaks.abandon(self._pending, np.array([node.slot]), self.schedule)
 
     def expire_pods(self, node: NodeModels) -> tuple[str, ...]:
         """Drop the models of pods that no window has listed for the expiration time, and of the
@@ -233,8 +235,6 @@ class Learner:
         end_ms = batch.end_ms.take(batch.window_index)
         self._assign_profiles(rows, np.concatenate([node.listed.classes for node in nodes]))
         self.models.seen_ms[rows] = end_ms
-        listed_ms = self.models.listed_ms.take(rows)
-        self.models.listed_ms[rows] = np.where(listed_ms == NEVER, end_ms, listed_ms)
         covered = [i for i, head in enumerate(batch.heads) if self._covers_enough(head)]
         if covered:
             self._observe_batch(batch.select(covered), [nodes[i] for i in covered])
@@ -274,7 +274,7 @@ class Learner:
         pending_peaks.follow(
             self._pending, _node_slots(nodes), self.schedule, batch,
             pending_peaks.prod_usage(batch, classes, values, shares),
-            self.models.listed_ms.take(np.concatenate([node.pod_rows for node in nodes])),
+            self.models.in_cohort[np.concatenate([node.pod_rows for node in nodes])],
         )  # fmt: skip
         usage = np.where(per_resource(short), np.nan, usage)
         weights = training_samples.sample_weights(nodes, self._half_life_ms)
@@ -350,8 +350,18 @@ class Learner:
             name: columns.reclaimable.requests - columns.reclaimable.amount
             for name, columns in peaks.by_predictor.items()
         }
-        pending_peaks.enter(self._pending, slots, self.schedule, end_ms, requests, predicted)
+        entered = pending_peaks.enter(
+            self._pending, slots, self.schedule, end_ms, requests, predicted
+        )
+        for i, place in entered:
+            self.models.in_cohort[nodes[i].all_rows(), place] = False
+            self.models.in_cohort[nodes[i].pod_rows, place] = True
         return ended
+
+    def unfinished_peaks(self, node: NodeModels) -> list[EndedPeak]:
+        """Take out the followed peaks of a node that has departed."""
+        names = [*self.predictors]
+        return pending_peaks.unfinished(self._pending, node.slot, self.schedule, names)
 
     def retract(self, node: NodeModels) -> None:
         """Mark the peaks of `node` as never published."""
@@ -391,7 +401,7 @@ class Learner:
             self._slots,
             self.fingerprint,
             alert_columns.pack(self.alerts, node.slot),
-            pending_peaks.pack(self._pending, node.slot, self.models.listed_ms[_rows(node)]),
+            pending_peaks.pack(self._pending, node.slot, self.models.in_cohort[_rows(node)]),
         )
 
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
@@ -407,9 +417,10 @@ class Learner:
             state, self.models, self.workloads.models, self._slots, self._new_slot()
         )
         alert_columns.unpack(self.alerts, node.slot, state.state.alerts)
-        rows, packed = _rows(node), state.state.pending
-        listed_ms = pending_peaks.unpack(self._pending, node.slot, packed, len(rows))
-        self.models.listed_ms[rows] = listed_ms
+        rows = _rows(node)
+        in_cohort = self.models.in_cohort[rows]
+        pending_peaks.unpack(self._pending, node.slot, state.state.pending, in_cohort)
+        self.models.in_cohort[rows] = in_cohort
         return node
 
 

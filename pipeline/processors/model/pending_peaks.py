@@ -1,11 +1,14 @@
 """Predicted peaks of Prod whose horizon runs, and the highest usage of Prod since then.
 
-A peak is held against the pods of Prod that ran when it was predicted, and the system: a pod that
-ends counts 0 from then on, a pod that arrives later does not count. This is the oracle of Bashir et
+A peak is held against its cohort: the pods of Prod that the window listed after which it was
+predicted, and the system. Each pod counts while it runs, 0 after it ended, and again if it returns:
+a UID is one pod, and its absence from windows is a gap in what was measured. A pod that was absent
+when the peak was predicted does not count, even if it ran before. This is the oracle of Bashir et
 al., Take it to the limit (EuroSys 2021), fed one window at a time.
 
 The columns are stored and checkpointed beside the models. They shape nothing that models learn:
-they are no part of the fingerprint, and state of other predictors or another interval is dropped.
+they are no part of the fingerprint, and state of another interval or horizon is dropped. Of a
+predictor that was added, the peaks that are already followed have no prediction.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.errors import CheckpointError
-from pipeline.processors.arrays import ByteArray, FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import NEVER
@@ -27,6 +30,9 @@ from pipeline.processors.model.training_batch import UNKNOWN_CLASS, TrainingBatc
 
 MOST_PENDING: Final = 288
 """Peaks of a node that are followed at once, at most: one in five minutes for a day."""
+_NO_PREDICTION: Final = -1.0
+"""The peak by a predictor that did not run yet."""
+_PEAK: Final = "peak:"
 _PROD, _NONE = (FIRST_CLASS + CLASS_CODES[name] for name in ("prod", "none"))
 
 
@@ -57,7 +63,7 @@ def pending_columns(schedule: Schedule, predictors: Sequence[str]) -> dict[str, 
     `made_ms` are the ends of the windows after which they were predicted; a place with `NEVER` is
     free. `peak:NAME` are the peaks of Prod by predictor, `requests` the requests of Prod then, and
     `highest` its highest usage since then, (ring, 2) millicores and bytes. `known_ms` (ring, 2) is
-    the time in which its usage was known.
+    the time in which its usage was known, negative if it can no longer be known long enough.
     """
     ring = schedule.pending
     return {
@@ -65,7 +71,7 @@ def pending_columns(schedule: Schedule, predictors: Sequence[str]) -> dict[str, 
         "requests": Column((ring, 2)),
         "highest": Column((ring, 2)),
         "known_ms": Column((ring, 2), "<i8"),
-        **{f"peak:{name}": Column((ring, 2)) for name in predictors},
+        **{_PEAK + name: Column((ring, 2)) for name in predictors},
     }
 
 
@@ -99,23 +105,21 @@ def follow(
     schedule: Schedule,
     batch: TrainingBatch,
     usage: ProdUsage,
-    listed_ms: IntArray,
+    in_cohort: BoolArray,
 ) -> None:
     """Raise the highest usage since each followed peak by the windows of k nodes, in `rows`.
-    `listed_ms` (n,) is when each pod of the windows was first listed."""
+    `in_cohort` (n, ring) is whether each pod of the windows is in the cohort of each peak."""
     made_ms, end_ms, node_index = columns["made_ms"][rows], batch.end_ms, batch.window_index
     follows = (made_ms != NEVER) & (end_ms[:, None] <= made_ms + schedule.horizon_ms)
     if not follows.any():
         return
     ring = made_ms.shape[1]
     cohorts = np.repeat(usage.total, ring, axis=0)
-    oldest_ms = np.where(follows, made_ms, np.iinfo(np.int64).max).min(axis=1)
-    late = np.flatnonzero(listed_ms > oldest_ms[node_index])
+    outside = follows.take(node_index, axis=0) & ~in_cohort
+    late = np.flatnonzero(outside.any(axis=1))
     if len(late):
-        owner = node_index[late]
-        after = listed_ms[late, None] > made_ms[owner]
-        groups = owner[:, None] * ring + np.arange(ring)
-        used = np.nan_to_num(usage.pods[late]).repeat(ring, axis=0) * after.reshape(-1, 1)
+        groups = node_index[late][:, None] * ring + np.arange(ring)
+        used = np.nan_to_num(usage.pods[late]).repeat(ring, axis=0) * outside[late].reshape(-1, 1)
         cohorts = cohorts - group_sums(groups.ravel(), used, len(cohorts))
     counts = follows.reshape(-1, 1) & ~np.isnan(cohorts)
     shape = (len(rows), ring, 2)
@@ -132,27 +136,36 @@ def enter(
     end_ms: IntArray,
     requests: FloatArray,
     peaks: Mapping[str, FloatArray],
-) -> None:
+) -> list[tuple[int, int]]:
     """Follow the peaks (k, 2) of the nodes in `rows` after windows that ended at `end_ms`, of those
-    whose last followed peak is of an earlier interval. Call `ended` first: it frees the ring."""
+    whose last followed peak is of an earlier interval. Call `ended` first: it frees the ring.
+
+    Returns the number of each of these nodes, with the place of its peak in the ring."""
     made_ms = columns["made_ms"][rows]
     last_ms = made_ms.max(axis=1)
     due = np.flatnonzero(end_ms // schedule.interval_ms > last_ms // schedule.interval_ms)
     if not len(due):
-        return
+        return []
     rows, free = rows[due], made_ms[due].argmin(axis=1)
     columns["made_ms"][rows, free] = end_ms[due]
     columns["requests"][rows, free] = requests[due]
     columns["highest"][rows, free] = 0.0
     columns["known_ms"][rows, free] = 0
     for name, values in peaks.items():
-        columns[f"peak:{name}"][rows, free] = values[due]
+        columns[_PEAK + name][rows, free] = values[due]
+    return [*zip(due.tolist(), free.tolist(), strict=True)]
+
+
+def abandon(columns: Columns, rows: IntArray, schedule: Schedule) -> None:
+    """Another machine took the names of these nodes: what became of their peaks stays unknown."""
+    columns["known_ms"][rows] = -schedule.horizon_ms
 
 
 @dataclass(frozen=True, slots=True)
 class EndedPeak:
-    """A peak whose horizon is over: by predictor (2,), and the requests, the highest usage and the
-    share of the horizon in which usage was known, (2,) each. Millicores and bytes, NaN unknown."""
+    """A peak that is followed no longer: by each predictor that ran (2,), and the requests, the
+    highest usage and the share of the horizon in which usage was known, (2,) each. Millicores and
+    bytes, NaN unknown."""
 
     made_ms: int
     peaks: Mapping[str, FloatArray]
@@ -172,42 +185,59 @@ def ended(
     number of its node in `rows`, oldest first."""
     made_ms = columns["made_ms"][rows]
     over = (made_ms != NEVER) & (made_ms + schedule.horizon_ms <= end_ms[:, None])
-    found = sorted((i, int(made_ms[i, slot]), slot) for i, slot in np.argwhere(over).tolist())
-    peaks = []
-    for i, made, slot in found:
-        row = rows[i]
-        peak = EndedPeak(
-            made_ms=made,
-            peaks={name: columns[f"peak:{name}"][row, slot].copy() for name in predictors},
-            requests=columns["requests"][row, slot].copy(),
-            highest=columns["highest"][row, slot].copy(),
-            known=columns["known_ms"][row, slot] / schedule.horizon_ms,
-        )
-        columns["made_ms"][row, slot] = NEVER
-        peaks.append((i, peak))
-    return peaks
+    found = sorted((i, int(made_ms[i, place]), place) for i, place in np.argwhere(over).tolist())
+    return [
+        (i, _take_out(columns, int(rows[i]), place, schedule, predictors)) for i, _, place in found
+    ]
 
 
-def pack(columns: Columns, slot: int, listed_ms: IntArray) -> dict[str, bytes]:
-    """The peaks of a node that are followed, with `listed_ms` of its entities and pods; empty if
-    there are none."""
-    row = np.array([slot])
-    if (columns["made_ms"][slot] == NEVER).all():
+def unfinished(
+    columns: Columns, row: int, schedule: Schedule, predictors: Sequence[str]
+) -> list[EndedPeak]:
+    """Take out all peaks of a node that has departed, oldest first."""
+    made_ms = columns["made_ms"][row]
+    found = sorted((int(made_ms[place]), place) for place in np.flatnonzero(made_ms != NEVER))
+    return [_take_out(columns, row, int(place), schedule, predictors) for _, place in found]
+
+
+def _take_out(
+    columns: Columns, row: int, place: int, schedule: Schedule, predictors: Sequence[str]
+) -> EndedPeak:
+    peaks = {name: columns[_PEAK + name][row, place].copy() for name in predictors}
+    peak = EndedPeak(
+        made_ms=int(columns["made_ms"][row, place]),
+        peaks={name: values for name, values in peaks.items() if values[0] != _NO_PREDICTION},
+        requests=columns["requests"][row, place].copy(),
+        highest=columns["highest"][row, place].copy(),
+        known=np.maximum(columns["known_ms"][row, place] / schedule.horizon_ms, 0.0),
+    )
+    columns["made_ms"][row, place] = NEVER
+    return peak
+
+
+def pack(columns: Columns, row: int, in_cohort: BoolArray) -> dict[str, bytes]:
+    """The peaks of a node that are followed, with the cohorts of its entities and pods (m, ring);
+    empty if there are none."""
+    if (columns["made_ms"][row] == NEVER).all():
         return {}
-    return {**columns.pack(row), "listed_ms": listed_ms.astype("<i8").tobytes()}
+    return {**columns.pack(np.array([row])), "cohorts": np.packbits(in_cohort).tobytes()}
 
 
-def unpack(columns: Columns, slot: int, packed: Mapping[str, bytes], rows: int) -> IntArray:
-    """Write the state that `pack` gave into this row, which is empty, and return `listed_ms`
-    (rows,). State of other predictors or another schedule leaves the row empty: these peaks are not
-    judged."""
-    nothing = np.full(rows, NEVER, np.int64)
+def unpack(columns: Columns, row: int, packed: Mapping[str, bytes], in_cohort: BoolArray) -> None:
+    """Write the state that `pack` gave into this row, which is empty, and into `in_cohort`
+    (m, ring). State of another schedule leaves both empty: these peaks are not judged."""
+    rows = np.array([row])
+    new = [name for name in columns.columns if name.startswith(_PEAK) and name not in packed]
+    for name in new:
+        columns[name][rows] = _NO_PREDICTION
+    known = {**packed, **{name: data for name, data in columns.pack(rows).items() if name in new}}
+    bits = np.frombuffer(packed.get("cohorts", b""), np.uint8)
     try:
-        columns.check(packed, 1)
+        columns.check(known, 1)
     except CheckpointError:
-        return nothing
-    listed = packed.get("listed_ms", b"")
-    if len(listed) != nothing.nbytes:
-        return nothing
-    columns.unpack(np.array([slot]), packed)
-    return np.frombuffer(listed, "<i8").astype(np.int64)
+        bits = bits[:0]
+    if len(bits) != -(-in_cohort.size // 8):
+        columns.clear(rows)
+        return
+    columns.unpack(rows, known)
+    in_cohort[:] = np.unpackbits(bits, count=in_cohort.size).reshape(in_cohort.shape)

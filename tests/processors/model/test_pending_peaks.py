@@ -79,11 +79,10 @@ def judged(bank: Bank, windows: list[NodeWindow]) -> list[EndedPeak]:
 def reference(steps: list[Step], windows: list[NodeWindow]) -> dict[int, tuple[FloatArray, Any]]:
     """Of each judged peak, by the end of the window after which it was predicted: the highest usage
     in millicores and bytes, and for how many milliseconds usage was known."""
-    first: dict[str, int] = {}
-    for step, each in zip(steps, windows, strict=True):
-        for pod in step.pods:
-            # A pod that no window lists for the expiration is forgotten: it comes back as another.
-            first.setdefault(pod.uid, each.end_ms)
+    ran = {
+        each.end_ms: {pod.uid for pod in step.pods}
+        for step, each in zip(steps, windows, strict=True)
+    }
     interval_ms, horizon_ms = 360_000, HORIZON * LENGTH_MS
     made, last = [], -1
     for each in windows:
@@ -98,7 +97,7 @@ def reference(steps: list[Step], windows: list[NodeWindow]) -> dict[int, tuple[F
         for step, each in zip(steps, windows, strict=True):
             if not made_ms < each.end_ms <= made_ms + horizon_ms:
                 continue
-            cohort = [pod for pod in step.pods if first[pod.uid] <= made_ms]
+            cohort = [pod for pod in step.pods if pod.uid in ran[made_ms]]
             usage = [pod.usage for pod in cohort if pod.pod_class in PROD]
             total = step.system + (np.sum(usage, axis=0) if usage else np.zeros(2))
             known = ~np.isnan([pod.usage for pod in step.pods]).reshape(-1, 2).any(axis=0)
@@ -162,23 +161,62 @@ def test_prediction_is_what_is_not_given_away() -> None:
     assert amounts["percentile"][0] > 0.0
 
 
-def test_another_machine_under_the_name_starts_anew() -> None:
+def test_peaks_of_a_machine_that_was_replaced_are_unknown() -> None:
+    """They end with their horizon: nothing that the next machine uses counts."""
     bank = warm_bank(**CONFIG)
     windows = windows_of([Step(1, (), 1.0)] * 20)
     for i in range(4, 20):
         windows[i] = replace(windows[i], machine_id="machine-2", start_ms=windows[i].start_ms)
-    later_ms = windows[4].end_ms
     silent = [replace(w, appended_ms=w.end_ms + 10 * LENGTH_MS) for w in windows[4:]]
     found = judged(bank, [*windows[:4], *silent])
-    assert found
-    assert min(peak.made_ms for peak in found) >= later_ms
+    replaced = [peak for peak in found if peak.made_ms <= windows[3].end_ms]
+    later = [peak for peak in found if peak.made_ms > windows[3].end_ms]
+    assert [peak.known.tolist() for peak in replaced] == [[0.0, 0.0]] * 2
+    assert [peak.known.tolist() for peak in later] == [[1.0, 1.0]] * len(later) != []
 
 
-def test_state_without_a_predictor_is_dropped_and_the_models_stay() -> None:
-    bank = Bank(config_with(**CONFIG, predictors=("percentile",)))
+def test_peaks_of_a_departed_node_are_taken_out_with_what_is_known() -> None:
+    bank = warm_bank(**CONFIG)
+    windows = windows_of([Step(1, (Pod("a", (0.25, 1.0)),), 0.5)] * 4)
+    assert not judged(bank, windows)
+    early, late = bank.unfinished_peaks(NODE)
+    assert [early.made_ms, late.made_ms] == [windows[0].end_ms, windows[1].end_ms]
+    assert (early.known[0], late.known[0]) == (3 / HORIZON, 2 / HORIZON)
+    assert early.highest[0] == 750.0
+    assert not bank.unfinished_peaks(NODE)
+    assert not bank.unfinished_peaks("node-that-never-was")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("percentile",), ("percentile", "nsigma-v1")),
+        (("percentile", "nsigma-v1"), ("percentile",)),
+    ],
+)
+def test_followed_peaks_outlast_a_change_of_predictors(
+    before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """A peak has the predictors that made it and still run; usage is followed without a gap."""
+    windows = windows_of([Step(1, (Pod("a", (0.25, 1.0)),), 0.0)] * (HORIZON + 4))
+    old = Bank(config_with(**CONFIG, predictors=before))
+    assert not judged(old, windows[:3])
+    new = Bank(config_with(**CONFIG, predictors=after))
+    new.restore(NODE, old.encode_state(NODE))
+    first, second = judged(new, windows[3:])
+    unchanged = judged(Bank(config_with(**CONFIG, predictors=before)), windows)[0]
+    assert first.made_ms == windows[0].end_ms
+    assert [*first.peaks] == ["percentile"]
+    assert first.peaks["percentile"].tolist() == unchanged.peaks["percentile"].tolist()
+    assert (first.highest.tolist(), first.known.tolist()) == ([250.0, 1.0], [1.0, 1.0])
+    assert (second.made_ms, [*second.peaks]) == (windows[1].end_ms, ["percentile"])
+
+
+def test_followed_peaks_of_another_schedule_are_dropped_and_the_models_stay() -> None:
+    bank = Bank(config_with(**CONFIG))
     windows = windows_of([Step(1, (Pod("a", (0.25, 1.0)),), 0.0)] * (HORIZON + 4))
     assert not judged(bank, windows[:3])
-    other = Bank(config_with(**CONFIG, predictors=("percentile", "nsigma-v1")))
+    other = Bank(config_with(**CONFIG | {"accuracy_interval_seconds": 240.0}))
     other.restore(NODE, bank.encode_state(NODE))
     assert other.peaks([NODE])[0].samples.max() == 3
     assert judged(other, windows[3:])[0].made_ms == windows[3].end_ms

@@ -2,9 +2,11 @@
 
 A prediction at step t knows the samples up to t and holds for the horizon, the steps t + 1 to
 t + H. The oracle is the highest total usage, in the horizon, of the pods that run at t: a pod that
-ends counts 0 from then on, and pods that arrive later do not count. Prediction and oracle are cut
-at the sum of the requests of the pods that run at t, because beyond that nothing can be given away.
-The oracle of pods now on a machine is that of Bashir et al., Take it to the limit (EuroSys 2021).
+ends counts 0 from then on, and pods that arrive later do not count. A pod that returns to its node
+soon (`Trace.earlier_stays`) had not ended; if it was absent at t, its return is an arrival.
+Prediction and oracle are cut at the sum of the requests of the pods that run at t, because beyond
+that nothing can be given away. The oracle of pods now on a machine is that of Bashir et al., Take
+it to the limit (EuroSys 2021).
 
 Where the usage of a pod is unknown in the horizon while the pod runs, the oracle is unknown, and
 the prediction is not scored.
@@ -14,6 +16,7 @@ Amounts are millicores and bytes. A prediction of NaN is unknown: nothing is giv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,11 +53,11 @@ def outcomes(trace: Trace, at: IntArray, horizon_steps: int) -> Outcomes:
     """The requests and the oracle at the steps `at`, ascending, whose horizons are in the trace."""
     shape = (len(trace.nodes), len(at), 2)
     requests, oracle = np.zeros(shape), np.zeros(shape)
-    starts = trace.node_starts
+    starts, earlier = trace.node_starts, trace.earlier_stays
     for node in range(len(trace.nodes)):
         stays = slice(int(starts[node]), int(starts[node + 1]))
         requests[node] = _requests(trace, stays, at)
-        oracle[node] = _oracle(trace, stays, at, horizon_steps)
+        oracle[node] = _oracle(trace, stays, at, horizon_steps, earlier)
     return Outcomes(at, requests, np.minimum(oracle, requests))
 
 
@@ -66,27 +69,52 @@ def _requests(trace: Trace, stays: slice, at: IntArray) -> FloatArray:
     return np.cumsum(changes, axis=0)[at]
 
 
-def _oracle(trace: Trace, stays: slice, at: IntArray, horizon_steps: int) -> FloatArray:
+def _oracle(
+    trace: Trace, stays: slice, at: IntArray, horizon_steps: int, earlier: IntArray
+) -> FloatArray:
     """The highest total usage in the horizon of the pods that run at each step, (q, 2).
 
     `total` is the usage of all pods that have arrived so far; those that have ended count nothing
-    any more. So it answers for all steps until the next arrival at once.
+    any more. So it answers for all steps until the next arrival at once, or until a pod ends that
+    will return: then its later stays count no more.
     """
     oracle = np.zeros((len(at), 2))
     total = np.zeros((trace.steps, 2))
+    later = {int(earlier[stay]): stay for stay in range(stays.start, stays.stop)}
+    later.pop(-1, None)
+    returns = np.array([*later], np.int64)
+    changes = np.sort(np.concatenate([trace.start[stays], trace.end[returns]]))
     arrived = np.searchsorted(trace.start[stays], at, side="right") + stays.start
+    groups = np.searchsorted(changes, at, side="right")
     added = stays.start
-    for count in np.unique(arrived):
-        for stay in range(added, int(count)):
-            # A pod without the resource uses nothing of it; NaN of others is unknown.
-            usage = np.where(trace.limits[stay] > 0.0, trace.stay_usage(stay), 0.0)
-            total[trace.start[stay] : trace.end[stay]] += usage
-        added = int(count)
-        same = np.flatnonzero(arrived == count)
+    for group in np.unique(groups):
+        same = np.flatnonzero(groups == group)
         first, last = int(at[same[0]]), int(at[same[-1]])
-        peaks = window_max(total[first + 1 : last + horizon_steps + 1], horizon_steps)
-        oracle[same] = peaks[at[same] - first]
+        for stay in range(added, int(arrived[same[0]])):
+            _add_usage(total, trace, stay)
+        added = int(arrived[same[0]])
+        after = total[first + 1 : last + horizon_steps + 1]
+        if len(returns):
+            after = after + _later_usage(trace, later, first)[first + 1 : last + horizon_steps + 1]
+        oracle[same] = window_max(after, horizon_steps)[at[same] - first]
     return oracle
+
+
+def _later_usage(trace: Trace, later: Mapping[int, int], step: int) -> FloatArray:
+    """The usage in `later` stays of the pods that run at a step, (steps, 2)."""
+    total = np.zeros((trace.steps, 2))
+    for stay in later:
+        if trace.start[stay] <= step < trace.end[stay]:
+            while stay in later:
+                stay = later[stay]
+                _add_usage(total, trace, stay)
+    return total
+
+
+def _add_usage(total: FloatArray, trace: Trace, stay: int) -> None:
+    # A pod without the resource uses nothing of it; NaN of others is unknown.
+    usage = np.where(trace.limits[stay] > 0.0, trace.stay_usage(stay), 0.0)
+    total[trace.start[stay] : trace.end[stay]] += usage
 
 
 def window_max(values: FloatArray, length: int) -> FloatArray:

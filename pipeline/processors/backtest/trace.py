@@ -15,6 +15,9 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.model_config import RESOURCES
 
 MEBIBYTE: Final = 2.0**20
+RETURN_SECONDS: Final = 1800.0
+"""A pod that runs on its node again within this time is the same pod: so long workers remember one
+that is absent (`model.expiration_seconds`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -25,9 +28,10 @@ class Trace:
     `start[i]` until before step `end[i]`, and uses what series `series_index[i]` used:
     `usage[first_sample[i] + u - start[i]]` (2,) at step u. Usage is at most the limit. `requests`
     and `limits` are (n, 2); a resource that a series does not have is 0 there, and its usage NaN.
-    `allocatable` is (k, 2). A pod that moved to another node is another pod. `workloads` has the
-    workload of each stay, "" without one; it is empty if the data set has none. `notes` report
-    what of the input is unknown or was left out.
+    `allocatable` is (k, 2). A pod that moved to another node is another pod; one that returns to
+    its node soon is the same (`earlier_stays`). `workloads` has the workload of each stay, ""
+    without one; it is empty if the data set has none. `notes` report what of the input is unknown
+    or was left out.
     """
 
     dataset: str
@@ -74,6 +78,20 @@ class Trace:
             )
         ]
         return float(steps.sum() / max(sum(covered), 1))
+
+    @property
+    def earlier_stays(self) -> IntArray:
+        """The stay (n,) that each stay continues: the last one of the same pod on the same node, if
+        that ended at most `RETURN_SECONDS` before; else -1."""
+        earlier = np.full(len(self.pods), -1)
+        last: dict[tuple[int, str], int] = {}
+        for stay, key in enumerate(zip(self.node_index.tolist(), self.pods, strict=True)):
+            before = last.get(key, -1)
+            absent = self.start[stay] - self.end[before] if before >= 0 else np.inf
+            if absent * self.step_seconds <= RETURN_SECONDS:
+                earlier[stay] = before
+            last[key] = stay
+        return earlier
 
     def stay_usage(self, stay: int) -> FloatArray:
         """The usage of a stay, (end - start, 2). A view: do not write to it."""

@@ -1,8 +1,8 @@
 """The windows that a worker would have joined, made from a trace: one of each node in each step.
 
-All pods are of class prod and active, their ages count from the start of their stay, and a node
-uses what its pods use. Pods of one step are in the order of nodes and UIDs; what is known of them
-is built again only for nodes whose pods changed.
+All pods are of class prod and active, their ages count from the start of their first stay, and a
+node uses what its pods use. Pods of one step are in the order of nodes and UIDs; what is known of
+them is built again only for nodes whose pods changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def windows(trace: Trace) -> Iterator[tuple[IntArray, TrainingBatch]]:
     lacks = (trace.limits == 0.0) & np.isin(RESOURCES, trace.resources)
     nodes, step_ms = len(trace.nodes), trace.step_seconds * 1000
     by_uid = np.lexsort((np.array(trace.pods), trace.node_index))
-    changed = _changed_nodes(trace)
+    changed, began = _changed_nodes(trace), _began(trace)
     allocatable, nothing = np.tile(_ENOUGH, (nodes, 1)), np.zeros((nodes, 2))
     listed = [NO_PODS] * nodes
     stays, window_index = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -71,9 +71,18 @@ def windows(trace: Trace) -> Iterator[tuple[IntArray, TrainingBatch]]:
                 window_index=window_index,
                 pod_usage=pod_usage,
                 pod_coverage=np.full(len(stays), np.nan),
-                pod_ages=((elapsed + 1) * trace.step_seconds).astype(np.float64),
+                pod_ages=((step + 1 - began[stays]) * trace.step_seconds).astype(np.float64),
             ),
         )
+
+
+def _began(trace: Trace) -> IntArray:
+    """The step at which the pod of each stay began: that of the first stay if it has returned."""
+    began = trace.start.copy()
+    for stay, earlier in enumerate(trace.earlier_stays.tolist()):
+        if earlier >= 0:
+            began[stay] = began[earlier]
+    return began
 
 
 def _changed_nodes(trace: Trace) -> dict[int, IntArray]:

@@ -46,18 +46,40 @@ def held(samples: Sequence[T | None], most: int) -> list[T | None]:
     return result
 
 
+def running_and_later(stays: Sequence[Row], at: int, step_seconds: int) -> list[Row]:
+    """The stays on a node that run, and each one in which their pod is back within half an hour."""
+    cohort = []
+    for pod in {stay["pod"] for stay in stays}:
+        ends = None
+        for stay in sorted(stays, key=lambda stay: int(stay["start"])):
+            if stay["pod"] != pod:
+                continue
+            is_back = ends is not None and (stay["start"] - ends) * step_seconds <= 1800
+            ends = None
+            if is_back or stay["start"] <= at < stay["end"]:
+                cohort.append(stay)
+                ends = stay["end"]
+    return cohort
+
+
 def oracle_at(
-    series: Mapping[str, Row], stays: Sequence[Row], resource: str, at: int, horizon: int
+    series: Mapping[str, Row],
+    stays: Sequence[Row],
+    resource: str,
+    at: int,
+    horizon: int,
+    step_seconds: int,
 ) -> int | None:
     """The highest total, in the steps after `at`, of the pods that run at `at`; None if it is
     unknown."""
     samples, _, limit = NAMES[resource]
     highest = 0
+    cohort = {id(stay) for stay in running_and_later(stays, at, step_seconds)}
     for step in range(at + 1, at + horizon + 1):
         total = 0
         for stay in stays:
             row = series[stay["series"]]
-            if stay["start"] <= at < stay["end"] and step < stay["end"] and row[samples]:
+            if id(stay) in cohort and stay["start"] <= step < stay["end"] and row[samples]:
                 used = row[samples][step - row["start"]]
                 if used is None:
                     return None
@@ -76,7 +98,8 @@ def judge(
 ) -> dict[str, Machine]:
     """The scores of each node of one scenario. One millicore or MiB too low is no violation."""
     series = {row["series"]: row for row in series_table.to_pylist()}
-    most = 3600 // int(series_table.schema.metadata[b"step_s"])
+    step_seconds = int(series_table.schema.metadata[b"step_s"])
+    most = 3600 // step_seconds
     for row in series.values():
         for column in ("cpu_m", "mem_mi"):
             row[column] = held(row[column], most) if row[column] else None
@@ -89,7 +112,7 @@ def judge(
             requests = requests_at(series, own, resource, at)
             if requests == 0:
                 continue
-            oracle = oracle_at(series, own, resource, at, horizon)
+            oracle = oracle_at(series, own, resource, at, horizon, step_seconds)
             if oracle is None:
                 continue
             points += 1

@@ -143,6 +143,24 @@ def test_oracle_counts_running_pods_only() -> None:
     assert happened.oracle[0, :, 0].tolist() == [330.0, 1130.0]
 
 
+def test_pod_that_returns_counts_where_it_ran_when_the_prediction_was_made() -> None:
+    """As one pod: its absence of at most half an hour, six steps, is not its end. It does not count
+    for the predictions of its absence."""
+    series = [series_row("s", [100] * 2 + [0] * 6 + [400, 100, 0])]
+    stays = [stay_row("a", "s", 0, 2), stay_row("a", "s", 8, 10)]
+    happened = outcomes(trace_of(series, stays), np.array([0, 1, 2, 7, 8]), 2)
+    assert happened.oracle[0, :, 0].tolist() == [100.0, 0.0, 0.0, 0.0, 100.0]
+    happened = outcomes(trace_of(series, stays), np.array([1, 2]), 8)
+    assert happened.oracle[0, :, 0].tolist() == [400.0, 0.0]
+
+
+def test_pod_that_returns_after_half_an_hour_is_another_one() -> None:
+    series = [series_row("s", [100] * 2 + [0] * 6 + [400, 100, 0])]
+    stays = [stay_row("a", "s", 0, 1), stay_row("a", "s", 8, 10)]
+    happened = outcomes(trace_of(series, stays), np.array([0]), 9)
+    assert happened.oracle[0, :, 0].tolist() == [0.0]
+
+
 def test_prediction_before_unknown_usage_is_not_scored() -> None:
     """From step 14 to 16 the pod's usage is unknown. It is no zero while the pod runs."""
     unknown = [100, 200, *[None] * 15, 50, 60]

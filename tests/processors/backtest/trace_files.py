@@ -60,7 +60,8 @@ def table_of(
 def random_tables(
     random: np.random.Generator, steps: int, nodes: int, series: int, step_seconds: int = 300
 ) -> tuple[pa.Table, pa.Table]:
-    """Series with and without memory, some of them late or short, and pods that move."""
+    """Series with and without memory, some of them late or short, and pods that move. Some pods are
+    absent for a while and return to their node."""
     metadata = METADATA | {"steps": str(steps), "step_s": str(step_seconds)}
     series_rows, stays = [], []
     for number in range(series):
@@ -82,11 +83,12 @@ def random_tables(
             request = int(random.integers(0, memory_limit + 1))
             row |= {"mem_mi": memory, "mem_request_mi": request, "mem_limit_mi": memory_limit}
         series_rows.append(row)
-        cuts = np.sort(random.integers(0, length + 1, 4)).tolist()
+        returns, home = random.random() < 0.4, random.integers(0, nodes)
+        cuts = np.sort(random.integers(0, length + 1, 6 if returns else 4)).tolist()
         for stay, (begin, end) in enumerate(pairwise(cuts)):
-            if begin < end:
-                node = f"node-{random.integers(0, nodes)}"
-                name = f"pod-{number}.{stay}"
+            if begin < end and not (returns and stay % 2):
+                node = f"node-{home if returns else random.integers(0, nodes)}"
+                name = f"pod-{number}" if returns else f"pod-{number}.{stay}"
                 stays.append(
                     stay_row(name, f"series-{number}", start + begin, start + end, node=node)
                 )

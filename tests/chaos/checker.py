@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks import soak
 from pipeline.settings import Settings
+from tests.chaos.archived_log import ArchivedLog, archive_problems
 from tests.chaos.eviction_monitor import Observed, accepted, violations
 from tests.chaos.node_limits import NodeLimits, limits_left
 from tests.chaos.schedule import Fault
@@ -59,7 +60,7 @@ class Observation:
     """A run. `signs` has the Unix times at which each role or instance was seen to work, `memory`
     the times and MiB of each process, `exit_codes` those of each instance that ended and was not
     killed, `evictions` what the API server logged of them, `node_limits` what node actuators held
-    and left on each node."""
+    and left on each node, `archived` the archives of the log."""
 
     settings: Settings
     logs: Logs
@@ -72,6 +73,7 @@ class Observation:
     memory: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     exit_codes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     node_limits: Sequence[NodeLimits] = ()
+    archived: ArchivedLog = field(default_factory=lambda: ArchivedLog({}, ()))
 
     @property
     def evidence(self) -> dict[str, int]:
@@ -80,6 +82,7 @@ class Observation:
             "samples": len(self.samples),
             "offers": len(self.offers),
             "evictions": len(accepted(self.evictions.events)) if self.evictions else 0,
+            "archived windows": sum(len(each.windows) for each in self.archived.archives),
         }
 
 
@@ -95,6 +98,7 @@ def problems(run: Observation) -> list[str]:
         *late_roles(run.faults, run.signs),
         *ended_roles(run.exit_codes),
         *limits_left(run.node_limits),
+        *archive_problems(run.archived),
         *growing_memory(run.memory),
         *(f"no {name}: a guarantee was not put to the test"
           for name, count in run.evidence.items() if count == 0),

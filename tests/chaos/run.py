@@ -87,6 +87,7 @@ async def chaos(
             logs = await gather(
                 world.stage, made.samples, timeout=60, keep=lambda record: not is_hostile(record)
             )
+            archived = await world.archived_log()
         limits = await asyncio.to_thread(world.undo_limits)
     evictions = await world.evictions()
     run = Observation(
@@ -95,7 +96,7 @@ async def chaos(
         offers=world.offers, allowed=list(allowed_offers(logs)),
         evictions=evictions, memory=world.memory,
         exit_codes={name: role.exit_codes for name, role in world.roles.items()},
-        node_limits=limits,
+        node_limits=limits, archived=archived,
     )  # fmt: skip
     counts = run.evidence | {
         "changes of alerts": sum(map(len, logs["alerts"].values())),

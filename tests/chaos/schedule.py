@@ -14,7 +14,7 @@ Kind = Literal[
 ]  # fmt: skip
 Role = Literal[
     "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender",
-    "node-actuator",
+    "node-actuator", "archive",
 ]  # fmt: skip
 
 ROLES: Final[Sequence[Role]] = get_args(Role)

@@ -23,11 +23,13 @@ from pipeline.agents.apply_windows import Applied
 from pipeline.agents.join_agent import JoinCursor
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import PartitionWindow
+from pipeline.archive.segment_writer import SegmentWriter
 from pipeline.extender import filters
 from pipeline.extender.candidate_nodes import CandidateNodes
 from pipeline.extender.refusals import Refusals
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kube.api_client import Api
+from pipeline.processors.archive.archive_rows import LoggedWindow
 from pipeline.processors.descheduling.cool_downs import Rests
 from pipeline.processors.eviction import migration_limits
 from pipeline.processors.overcommit.offer_decision import Offer, OfferInputs, offers_now
@@ -182,12 +184,23 @@ def originals_unsaved() -> None:
     OriginalValues._write = lambda *_: None  # type: ignore[method-assign]
 
 
+def windows_unarchived() -> None:
+    """The archive loses one window in fifty, and has another one twice."""
+    add = SegmentWriter.add
+
+    def add_most(self: SegmentWriter, record: LoggedWindow) -> None:
+        for _ in range({0: 0, 1: 2}.get(record.offset % 50, 1)):
+            add(self, record)
+
+    SegmentWriter.add = add_most  # type: ignore[method-assign]
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     "samples_dropped": samples_dropped, "windows_applied_twice": windows_applied_twice,
     "alerts_dropped": alerts_dropped,
     "offers_doubled": offers_doubled, "evictions_unlimited": evictions_unlimited,
     "evictions_by_name": evictions_by_name, "intentions_unrecorded": intentions_unrecorded,
-    "originals_unsaved": originals_unsaved,
+    "originals_unsaved": originals_unsaved, "windows_unarchived": windows_unarchived,
     "late_restart": late_restart, "leak": leak, "crash": crash,
     "relieved_nodes_unmarked": relieved_nodes_unmarked, "moves_forgotten": moves_forgotten,
     **{f"without {name}": partial(limit_removed, name) for name in migration_limits.LIMITS},

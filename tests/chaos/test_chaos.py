@@ -43,7 +43,7 @@ BUGS: Bugs = {
     "provider-1": ("crash",),
     "extender-0": ("late_restart",),
     "actuator-0": ("offers_doubled",), "actuator-1": ("offers_doubled",),
-    "node-actuator-1": ("originals_unsaved",),
+    "node-actuator-1": ("originals_unsaved",), "archive-1": ("windows_unarchived",),
     "evictor-0": ("evictions_unlimited",), "evictor-1": ("evictions_unlimited",),
 }  # fmt: skip
 KILLS = [Fault("kill", target, 0.0) for target in ("worker-0", "worker-1", "extender-0")]
@@ -56,6 +56,7 @@ SAID = {
     "late_restart": "extender-0: not back within 30 s after kill: extender-0",
     "offers_doubled": "offers .*, above",
     "evictions_unlimited": "rate: ",
+    "windows_unarchived": r"archive-1: \d+ windows .*(missing|twice)",
     "originals_unsaved": "exporter-1: cpu/kubepods/besteffort/cpu.cfs_quota_us is .* and was -1",
 }
 """What the checker reports about each bug, and about no other."""

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from pipeline.processors.archive.archive_rows import LoggedWindow
 from pipeline.settings import Settings
 from pipeline.topics.checkpoints import NodeCheckpoint, node_key
 from pipeline.topics.codec import encode_json, encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.windows import encode_window
+from pipeline.topics.windows import decode_window, encode_window
+from tests.chaos.archived_log import Archived, ArchivedLog
 from tests.chaos.checker import Injected, Observation, Offer, problems
 from tests.chaos.node_limits import NodeLimits
 from tests.chaos.schedule import TARGETS, Fault, faults
@@ -51,7 +53,15 @@ def sound_run() -> Observation:
         evictions=sound_evictions().observed(),
         node_limits=[NodeLimits("n", {"quota": "-1"}, {"quota": "5"}, {"quota": "-1"})],
         memory={"worker": [(START + 60 * minute, 100.0 + minute % 2) for minute in range(60)]},
+        archived=ArchivedLog(
+            {(0, at): value for at, value in enumerate(values)} | {(0, len(values)): b"hostile"},
+            [Archived("archive-0", [logged(value, at) for at, value in enumerate(values)], 1)],
+        ),
     )  # fmt: skip
+
+
+def logged(value: bytes, offset: int) -> LoggedWindow:
+    return LoggedWindow(0, offset, decode_window(value))
 
 
 def sound_evictions() -> Log:
@@ -125,6 +135,39 @@ def with_an_eviction_by_name(run: Observation) -> None:
     run.evictions = log.observed()
 
 
+def with_a_window_not_archived(run: Observation) -> None:
+    """The archive counts a window that it did not write."""
+    del archived_windows(run)[2]
+
+
+def with_a_window_archived_twice(run: Observation) -> None:
+    """The archive goes on before the end of its newest segment."""
+    archived_windows(run).append(archived_windows(run)[4])
+
+
+def with_an_archived_window_changed(run: Observation) -> None:
+    """The archive gives a window the offset of another one."""
+    windows = archived_windows(run)
+    windows[1:3] = [LoggedWindow(0, 1, windows[2].window), LoggedWindow(0, 2, windows[1].window)]
+
+
+def with_a_hostile_record_not_counted(run: Observation) -> None:
+    """The archive skips a record that is no window, and does not state it."""
+    (archive,) = run.archived.archives
+    run.archived = run.archived._replace(archives=[archive._replace(unreadable=0)])
+
+
+def with_a_gap(run: Observation) -> None:
+    """The archive gives up a part of the log that the topic still has."""
+    (archive,) = run.archived.archives
+    run.archived = run.archived._replace(archives=[archive._replace(gaps=1)])
+
+
+def archived_windows(run: Observation) -> list[LoggedWindow]:
+    (archive,) = run.archived.archives
+    return cast(list[LoggedWindow], archive.windows)
+
+
 def with_a_late_role(run: Observation) -> None:
     """A worker does nothing until half a minute after the fault has ended."""
     run.signs = {"worker": [START, START + 36]}
@@ -173,6 +216,11 @@ BUGS = {
     "offers (1000, 5), above": with_a_high_offer,
     "no record allows any": with_an_offer_of_no_record,
     "UID: b/2 is named alone": with_an_eviction_by_name,
+    "archive-0: 1 windows of the log are missing, such as (0, 2)": with_a_window_not_archived,
+    "archive-0: 1 windows are archived twice, such as (0, 4)": with_a_window_archived_twice,
+    "archive-0: 2 windows differ from the log, such as (0, 1)": with_an_archived_window_changed,
+    "archive-0: counts 0 of 1 invalid records": with_a_hostile_record_not_counted,
+    "archive-0: states 1 gaps": with_a_gap,
     "worker: not back within 30 s after kill: worker-0": with_a_late_role,
     "watcher-0: ended by itself with 1": with_a_role_that_ended,
     "n: quota is 5 after undo, and was -1": with_a_limit_left,

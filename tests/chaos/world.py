@@ -32,6 +32,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, Waiti
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.registry import EVICTION_PLANS, HEARTBEATS, NODE_STATE
 from tests.cgroup_tree import CgroupTree
+from tests.chaos.archived_log import ArchivedLog, read_archives
 from tests.chaos.checker import Offer
 from tests.chaos.eviction_evidence import observe
 from tests.chaos.eviction_monitor import Observed, read_limits
@@ -172,6 +173,9 @@ class World:
             "extender": [
                 "--host", "127.0.0.1", "--port", port, "--mode", "act",
                 "--snapshot-file", str(self.folder / f"{name}.snapshot"),
+            ],
+            "archive": [
+                *page, "--directory", str(self.folder / name), "--file-seconds", "5",
             ],
             # Without cgroups of its own the node is this machine, which is not ours to limit.
             "node-actuator": [
@@ -342,6 +346,11 @@ class World:
         """What the API server logged of evictions."""
         limits = read_limits(HOT_NODES, EVICTIONS_PER_MINUTE)
         return await observe(self.plane, self.stage.settings.kafka, limits, self.began)
+
+    async def archived_log(self) -> ArchivedLog:
+        """The log of windows and the archives of it."""
+        names = [name for name in self.roles if name.startswith("archive-")]
+        return await read_archives(self.stage, {name: self.folder / name for name in names})
 
     def undo_limits(self) -> list[NodeLimits]:
         """Restore the limits of each node; its actuators must have ended."""

@@ -1,8 +1,7 @@
 """`springtide backtest`: judge predictors on traces of past usage, without Kafka."""
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +19,8 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import settings_options
-from pipeline.cli.safe_output import print_lines, print_progress
-from pipeline.cli.trace_inputs import read_reported
+from pipeline.cli.safe_output import print_lines
+from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.judge import Judgement, judge
@@ -34,9 +33,7 @@ from pipeline.processors.backtest.suites import (
 )
 from pipeline.processors.backtest.trace import Trace
 from pipeline.settings import Settings
-from pipeline.sources.trace_folders import datasets
 
-_PROGRESS_SECONDS: Final = 2.0
 _HOUR: Final = 3600
 
 
@@ -153,11 +150,12 @@ def command(
         stride_seconds=stride,
     )
     judgements: list[Judgement] = []
-    for name in _chosen(folder, names, given):
+    of_suites = [] if given is None else [suite.dataset for suite in given]
+    for name in chosen_datasets(folder, names or of_suites):
         for trace in read_reported(folder, name):
             suites = _suites(trace, given, selection)
             if suites:
-                judgements += judge(trace, suites, variants, _progress(trace))
+                judgements += judge(trace, suites, variants, trace_progress(trace))
     if not judgements:
         raise UsageError("no suite is left", hint="drop one of --dataset, --scenario, --resource")
     print_lines(report.text(judgements))
@@ -167,40 +165,11 @@ def command(
         write_atomically(parquet_file, _parquet(report.machine_table(judgements)))
 
 
-def _chosen(folder: Path, names: Sequence[str], given: Sequence[Suite] | None) -> list[str]:
-    """The data sets to read. Raises `UsageError` for one that is not there."""
-    present = datasets(folder)
-    wanted = dict.fromkeys(names or ([suite.dataset for suite in given] if given else present))
-    if missing := [name for name in wanted if name not in present]:
-        raise UsageError(
-            f"{folder} has no data set {missing[0]!r:.100}",
-            hint=f"it has {', '.join(present[:10])}",
-        )
-    return [*wanted]
-
-
 def _suites(trace: Trace, given: Sequence[Suite] | None, selection: Selection) -> list[Suite]:
     if given is None:
         return selected_suites(trace, selection)
     place = (trace.dataset, trace.scenario)
     return [suite for suite in given if (suite.dataset, suite.scenario) == place]
-
-
-def _progress(trace: Trace) -> Callable[[int], None]:
-    """Report how far a trace is, every few seconds on a terminal."""
-    last = time.monotonic()
-    is_first = True
-
-    def report_step(step: int) -> None:
-        nonlocal last, is_first
-        now = time.monotonic()
-        if now - last >= _PROGRESS_SECONDS:
-            share = 100 * step // trace.steps
-            text = f"{trace.dataset}, {trace.scenario}: {share}% of {trace.steps} steps"
-            print_progress(text, is_first=is_first)
-            last, is_first = now, False
-
-    return report_step
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -74,6 +74,7 @@ COMMANDS = {
         "Show which pods would leave hot nodes, and where they would land.", "pipeline"
     ),
     "backtest": _Command("Judge predictors on traces of past usage.", "pipeline"),
+    "calibrate": _Command("Find the setting that saves most at a rate of violations.", "pipeline"),
     "gaps": _Command("Show what pods left unused in traces, and what pooling saves.", "pipeline"),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "recommend-thresholds": _Command(

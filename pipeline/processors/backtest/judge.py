@@ -73,6 +73,19 @@ def settings_hash(variant: Variant) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SuitePredictions:
+    """The predictions (k, q) of each variant for a suite's resource at the steps `at` (q,), the
+    requests and the oracle (k, q), and by how much a prediction may be too low."""
+
+    suite: Suite
+    at: IntArray
+    requests: FloatArray
+    oracle: FloatArray
+    tolerance: float
+    predictions: Sequence[FloatArray]
+
+
 def judge(
     trace: Trace,
     suites: Sequence[Suite],
@@ -83,6 +96,23 @@ def judge(
 
     Raises `UsageError` for a suite that scores nothing, `PredictorError` for a predictor that
     fails.
+    """
+    return [
+        judgement
+        for predicted in predict_suites(trace, suites, variants, progress)
+        for judgement in _scored(trace, variants, predicted)
+    ]
+
+
+def predict_suites(
+    trace: Trace,
+    suites: Sequence[Suite],
+    variants: Sequence[Variant],
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[SuitePredictions]:
+    """Predict with each variant for each of the suites of one trace, in one pass.
+
+    Raises as `judge`.
     """
     for suite in suites:
         _check_length(trace, suite)
@@ -99,12 +129,28 @@ def judge(
         for variant in variants
     ]
     predicted = replay(trace, runs, progress)
-    judgements = []
+    results = []
     for suite in suites:
         first = hours.index(suite.horizon_hours) * len(variants)
         own = predicted[first : first + len(variants)]
-        judgements += _scored(trace, suite, variants, own, steps[suite.horizon_hours])
-    return judgements
+        results.append(_of_suite(trace, suite, own, steps[suite.horizon_hours]))
+    return results
+
+
+def _of_suite(
+    trace: Trace, suite: Suite, predicted: Sequence[FloatArray], steps: IntArray
+) -> SuitePredictions:
+    resource, at = RESOURCES.index(suite.resource), suite.at(trace)
+    happened = outcomes(trace, at, suite.horizon_steps(trace))
+    columns = np.searchsorted(steps, at)
+    return SuitePredictions(
+        suite=suite,
+        at=at,
+        requests=happened.requests[..., resource],
+        oracle=happened.oracle[..., resource],
+        tolerance=float(TOLERANCE[resource]),
+        predictions=[values[:, columns, resource] for values in predicted],
+    )
 
 
 def _check_length(trace: Trace, suite: Suite) -> None:
@@ -128,30 +174,21 @@ def _with_horizon(variant: Variant, hours: float) -> Variant:
 
 
 def _scored(
-    trace: Trace,
-    suite: Suite,
-    variants: Sequence[Variant],
-    predicted: Sequence[FloatArray],
-    steps: IntArray,
+    trace: Trace, variants: Sequence[Variant], predicted: SuitePredictions
 ) -> list[Judgement]:
-    resource, at = RESOURCES.index(suite.resource), suite.at(trace)
-    happened = outcomes(trace, at, suite.horizon_steps(trace))
-    requests, oracle = happened.requests[..., resource], happened.oracle[..., resource]
-    columns, tolerance = np.searchsorted(steps, at), float(TOLERANCE[resource])
+    happened = predicted.requests, predicted.oracle, predicted.tolerance
     judgements = []
-    for variant, values in zip(variants, predicted, strict=True):
-        predictions = values[:, columns, resource]
-        machines = score(predictions, requests, oracle, tolerance)
+    for variant, predictions in zip(variants, predicted.predictions, strict=True):
+        machines = score(predictions, *happened)
         judgements.append(
             Judgement(
-                suite=suite,
+                suite=predicted.suite,
                 variant=variant,
                 nodes=trace.nodes,
                 machines=machines,
                 fleet=over_machines(machines, trace.copies),
                 hindsight=tuple(
-                    hindsight_savings(predictions, requests, oracle, tolerance, rate)
-                    for rate in HINDSIGHT_VIOLATIONS
+                    hindsight_savings(predictions, *happened, rate) for rate in HINDSIGHT_VIOLATIONS
                 ),
             )
         )

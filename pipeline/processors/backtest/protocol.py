@@ -163,7 +163,7 @@ def score(
 ) -> MachineScores:
     """Score the predictions of one resource, (k, q) as `requests` and `oracle`, the fields of
     `Outcomes`. `tolerance` is that of the resource in `TOLERANCE`."""
-    scored = _scored(requests, oracle)
+    scored = is_scored(requests, oracle)
     points = scored.sum(axis=1)
     effective_peaks = effective(predictions, requests)
     violated = scored & is_violation(effective_peaks, oracle, tolerance)
@@ -179,7 +179,8 @@ def score(
     )
 
 
-def _scored(requests: FloatArray, oracle: FloatArray) -> BoolArray:
+def is_scored(requests: FloatArray, oracle: FloatArray) -> BoolArray:
+    """Whether a prediction counts: pods with requests ran, and what happened is known."""
     return np.asarray((requests > 0.0) & ~np.isnan(oracle))
 
 
@@ -263,7 +264,7 @@ def hindsight_savings(
 
     NaN without points. An unknown prediction stays unknown.
     """
-    scored = _scored(requests, oracle)
+    scored = is_scored(requests, oracle)
     counts = scored.sum(axis=1)
     if not counts.any():
         return np.nan

@@ -1,0 +1,184 @@
+"""`springtide calibrate`: find the setting that saves most at a declared rate of violations."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pipeline.agents.bank_settings import model_config
+from pipeline.cli.backtest_files import variant_of
+from pipeline.cli.calibration_text import document, text_lines, yaml_lines
+from pipeline.cli.duration_option import Duration
+from pipeline.cli.help_sections import Command
+from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.options import settings_options
+from pipeline.cli.safe_output import print_lines
+from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
+from pipeline.errors import UsageError
+from pipeline.processors.backtest.calibration import (
+    Calibration,
+    calibrate,
+    is_scorable,
+    too_short,
+)
+from pipeline.processors.backtest.judge import predict_suites
+from pipeline.processors.backtest.replay import Variant
+from pipeline.processors.backtest.setting_grid import Setting, grid, present_setting
+from pipeline.processors.backtest.suites import Selection, selected_suites
+from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.model.predictor import may_decide
+from pipeline.processors.predictors.registry import build
+from pipeline.settings import Settings
+
+_HOUR: Final = 3600
+_NOT_REACHED: Final = 3
+_TOO_SHORT: Final = 4
+_COLUMN_HELP: Final = {
+    "Columns": [
+        ("CHOSEN", "Rate of violations in the earlier half of the history, which chose."),
+        ("JUDGED", "Rate in the later half, which did not choose."),
+        ("INTERVAL", "Interval of the latter rate, of 90% of the resamples."),
+        ("SURE", "Share of resamples whose rate is at most the declared one."),
+        ("SAVES", "Share of the requests that would have been given away, in the later half."),
+        ("NOW, SAVES", "Rate and savings of the present settings, in the later half."),
+    ]
+}
+
+
+@click.command(
+    cls=Command,
+    exit_codes={
+        0: "a setting was found, and its rate held in the later half",
+        1: "failure: a file is no trace, or a predictor failed",
+        3: "no setting reaches the rate, or it did not hold; the closest is printed",
+        4: "the history is too short to be sure",
+    },
+    tables=_COLUMN_HELP,
+)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--violation", "target", type=click.FloatRange(0, 0.5, min_open=True), required=True,
+    help="Highest rate of violations, a share such as 0.02.",
+)  # fmt: skip
+@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
+@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
+@click.option(
+    "--resource", "resources", type=click.Choice(["cpu", "memory"]), multiple=True,
+    help="Only this resource; may be repeated.",
+)  # fmt: skip
+@click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
+@click.option("--stride", type=Duration(), help="Time between scored predictions.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "yaml"]), default="text", show_default=True,
+    help="Output format; yaml are settings to paste.",
+)  # fmt: skip
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@settings_options("model.*")
+def command(
+    settings: Settings,
+    folder: Path,
+    target: float,
+    names: Sequence[str],
+    scenarios: Sequence[str],
+    resources: Sequence[str],
+    burn_in: float | None,
+    stride: float | None,
+    output: str,
+    json_file: Path | None,
+    overwrite: bool,
+) -> None:
+    """Find the setting that saves most on the traces in FOLDER, while its rate of violations is at
+    most --violation.
+
+    The command tries margins, quantiles, deviations and half-lives of the predictors of
+    model.predictors, by the protocol of `springtide backtest`, with the horizon of the settings.
+    The earlier half of the history chooses, the later half judges. docs/how-to/choose-settings.md
+    describes the result.
+
+    \b
+    Examples:
+      springtide calibrate traces --violation 0.02
+      springtide calibrate traces --violation 0.05 --predictors '[percentile, nsigma-v2]'
+      springtide calibrate traces --violation 0.02 -o yaml
+    """  # fmt: skip
+    if json_file is not None:
+        require_new(json_file, overwrite=overwrite)
+    tried = tried_settings(settings)
+    variants = setting_variants(tried, settings)
+    selection = Selection(
+        scenarios=scenarios,
+        resources=resources,
+        horizon_hours=[settings.model.horizon_seconds / _HOUR],
+        burn_in_hours=None if burn_in is None else burn_in / _HOUR,
+        stride_seconds=stride,
+    )
+    results = [
+        result
+        for name in chosen_datasets(folder, names)
+        for trace in read_reported(folder, name)
+        if (result := _calibrated(trace, selection, tried, variants, target))
+    ]
+    if not results:
+        raise UsageError("no trace is left", hint="drop one of --dataset, --scenario, --resource")
+    if output == "text":
+        print_lines(text_lines(results, target, settings))
+    else:
+        print_lines(yaml_lines(results, settings))
+    if json_file is not None:
+        content = document(results, target, settings)
+        write_atomically(json_file, json.dumps(content, indent=1).encode())
+    outcomes = {result.outcome for result in results}
+    if outcomes & {"missed", "unreached"}:
+        raise click.exceptions.Exit(_NOT_REACHED)
+    if "too short" in outcomes:
+        raise click.exceptions.Exit(_TOO_SHORT)
+
+
+def tried_settings(settings: Settings) -> list[Setting]:
+    """The settings to try, the present one first: of each predictor that runs and may decide."""
+    config = model_config(settings)
+    predictors = build(settings.model.predictors, config.options)
+    present = settings.model.predictor
+    names = [present, *(name for name in predictors if name != present)]
+    return [
+        setting
+        for name in names
+        if may_decide(predictors[name])
+        for setting in grid(present_setting(config, name))
+    ]
+
+
+def setting_variants(tried: Sequence[Setting], settings: Settings) -> list[Variant]:
+    """A variant of each setting, on top of the others of `settings`."""
+    options: Mapping[str, Mapping[str, Any]] = settings.model.predictor_options
+    return [
+        variant_of(
+            f"{setting.predictor} {number}",
+            setting.predictor,
+            {**options.get(setting.predictor, {}), **setting.options},
+            None,
+            setting.model,
+            settings,
+        )
+        for number, setting in enumerate(tried)
+    ]
+
+
+def _calibrated(
+    trace: Trace,
+    selection: Selection,
+    tried: Sequence[Setting],
+    variants: Sequence[Variant],
+    target: float,
+) -> Calibration | None:
+    """The result of one trace; None if the options leave nothing of it."""
+    suites = selected_suites(trace, selection)
+    if not suites:
+        return None
+    if not all(is_scorable(trace, suite) for suite in suites):
+        return too_short(trace, suites, target)
+    predicted = predict_suites(trace, suites, variants, trace_progress(trace))
+    return calibrate(trace, predicted, tried, target)

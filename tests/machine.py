@@ -2,8 +2,9 @@
 
 Tests marked `cgroups` make real cgroups. Where that is impossible they are skipped with the reason;
 with REQUIRE_CGROUPS=1 they are errors, for machines that must have them. The same holds for tests
-marked `guest`, their virtual machine, and REQUIRE_GUEST=1. (No SPRINGTIDE_ before the variables:
-every role would call them unknown settings.)
+marked `guest`, their virtual machine, and REQUIRE_GUEST=1, and for tests marked `browser`, Chromium
+and REQUIRE_BROWSER=1. (No SPRINGTIDE_ before the variables: every role would call them unknown
+settings.)
 """
 
 import os
@@ -21,6 +22,7 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 HIERARCHIES = ("cpu", "cpuacct", "memory", "unified")
 REQUIRE_CGROUPS = "REQUIRE_CGROUPS"
 REQUIRE_GUEST = "REQUIRE_GUEST"
+REQUIRE_BROWSER = "REQUIRE_BROWSER"
 
 
 def why_no_cgroups(root: Path) -> str | None:

@@ -18,7 +18,8 @@ from typing import Final
 
 import pytest
 
-from tests.guest.guest_files import GuestUnavailableError, ensure_guest_files
+from tests.debian_packages import UnavailableError
+from tests.guest.guest_files import ensure_guest_files
 from tests.guest.virtual_machine import GuestFailedError, run_in_guest
 from tests.machine import REQUIRE_GUEST, not_here
 
@@ -46,7 +47,7 @@ class GuestRun:
         """Why there is no guest."""
         try:
             files = ensure_guest_files()
-        except GuestUnavailableError as error:
+        except UnavailableError as error:
             self.unavailable = f"no guest with cgroup v2: {error}"
             return
         command = [sys.executable, *_PYTEST, *node_ids]

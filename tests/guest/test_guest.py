@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from pipeline.local.cache_folders import cache_root
+from tests.debian_packages import UnavailableError
 from tests.guest import guest_runs
-from tests.guest.guest_files import GuestFiles, GuestUnavailableError, ensure_guest_files
+from tests.guest.guest_files import GuestFiles, ensure_guest_files
 from tests.guest.initramfs import REPORT_DEVICE
 from tests.guest.virtual_machine import DEFAULT_LIMITS, GuestFailedError, Limits, run_in_guest
 from tests.machine import REQUIRE_GUEST, not_here
@@ -61,7 +62,7 @@ def test_after_the_panic():
 def files() -> GuestFiles:
     try:
         return ensure_guest_files()
-    except GuestUnavailableError as error:
+    except UnavailableError as error:
         not_here(f"no guest with cgroup v2: {error}", REQUIRE_GUEST)
 
 
@@ -154,7 +155,7 @@ def test_machine_without_a_guest_says_why(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setenv("PATH", path)
-    with pytest.raises(GuestUnavailableError, match=reason):
+    with pytest.raises(UnavailableError, match=reason):
         ensure_guest_files()
 
 
@@ -171,7 +172,7 @@ def test_failed_download_says_why_and_leaves_nothing(
     monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     reported: list[str] = []
-    with pytest.raises(GuestUnavailableError, match=r"`apt-get update` failed: E: no network$"):
+    with pytest.raises(UnavailableError, match=r"`apt-get update` failed: E: no network$"):
         ensure_guest_files(report=reported.append)
     assert [line.split(";")[0] for line in reported] == [
         "fetching QEMU and a kernel for tests on cgroup v2"
@@ -207,7 +208,7 @@ def test_tests_are_skipped_without_a_guest(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_files() -> GuestFiles:
-        raise GuestUnavailableError("no emulator")
+        raise UnavailableError("no emulator")
 
     monkeypatch.setattr(guest_runs, "ensure_guest_files", no_files)
     monkeypatch.delenv(REQUIRE_GUEST, raising=False)

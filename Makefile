@@ -65,8 +65,9 @@ plane: setup ## Build the local Kubernetes control plane and a Prometheus (once;
 	@$(BIN)/python -m pipeline.local.build_programs
 
 PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
-# Tests that need neither broker, control plane, cgroups, virtual machine nor patience.
-PURE := not broker and not plane and not cgroups and not guest and not slow and not soak
+# Tests that need neither broker, control plane, cgroups, virtual machine, browser nor
+# patience.
+PURE := not broker and not plane and not cgroups and not guest and not browser and not slow and not soak
 
 # Tracing coverage doubles the time of a test: it is traced where it is enforced.
 COVERED := tests/processors tests/topics

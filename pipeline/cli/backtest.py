@@ -23,6 +23,7 @@ from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
+from pipeline.processors.backtest.html_report import detailed_variants, html_report
 from pipeline.processors.backtest.judge import Judgement, judge
 from pipeline.processors.backtest.peers import PEERS
 from pipeline.processors.backtest.replay import calibrated
@@ -94,6 +95,12 @@ _HOUR: Final = 3600
     type=click.Path(path_type=Path),
     help="Write the results of every node here.",
 )
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    help="Write a report with figures here: one file, to open in a browser.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @settings_options("model.*")
 def command(
@@ -112,6 +119,7 @@ def command(
     stride: float | None,
     json_file: Path | None,
     parquet_file: Path | None,
+    html_file: Path | None,
     overwrite: bool,
 ) -> None:
     """Judge predictors on the traces in FOLDER: how often they predicted too little, and how much
@@ -124,12 +132,12 @@ def command(
 
     \b
     Examples:
-      springtide backtest traces --peers --json results.json
+      springtide backtest traces --peers --json results.json --html report.html
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
       springtide backtest traces --risk 0.01 --risk 0.02
       springtide backtest traces --variants variants.yaml --dataset april
     """  # fmt: skip
-    for path in (json_file, parquet_file):
+    for path in (json_file, parquet_file, html_file):
         if path is not None:
             require_new(path, overwrite=overwrite)
     variants = settings_variants(settings)
@@ -149,13 +157,14 @@ def command(
         burn_in_hours=None if burn_in is None else burn_in / _HOUR,
         stride_seconds=stride,
     )
+    detailed = detailed_variants(variants) if html_file is not None else []
     judgements: list[Judgement] = []
     of_suites = [] if given is None else [suite.dataset for suite in given]
     for name in chosen_datasets(folder, names or of_suites):
         for trace in read_reported(folder, name):
             suites = _suites(trace, given, selection)
             if suites:
-                judgements += judge(trace, suites, variants, trace_progress(trace))
+                judgements += judge(trace, suites, variants, trace_progress(trace), detailed)
     if not judgements:
         raise UsageError("no suite is left", hint="drop one of --dataset, --scenario, --resource")
     print_lines(report.text(judgements))
@@ -163,6 +172,8 @@ def command(
         write_atomically(json_file, json.dumps(report.document(judgements), indent=1).encode())
     if parquet_file is not None:
         write_atomically(parquet_file, _parquet(report.machine_table(judgements)))
+    if html_file is not None:
+        write_atomically(html_file, html_report(judgements).encode())
 
 
 def _suites(trace: Trace, given: Sequence[Suite] | None, selection: Selection) -> list[Suite]:

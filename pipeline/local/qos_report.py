@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from typing import Final
-from xml.sax.saxutils import escape
 
 from pipeline.local.qos_bench import PhaseResult
+from pipeline.processors.figures import svg
 
 PERCENTILES: Final = (50, 75, 90, 99)
 _HEAD: Final = (
@@ -14,7 +14,7 @@ _HEAD: Final = (
 _WIDTH: Final = 640
 _BAR: Final = 18
 _LEFT: Final = 120
-_COLORS: Final = {"p99": "#b5482f", "work": "#2f6db5"}
+_TITLE: Final = "Latency of the service and work of the offline pod"
 
 
 def table(results: Sequence[PhaseResult], cpus: int) -> str:
@@ -56,27 +56,21 @@ def _work_share(result: PhaseResult, results: Sequence[PhaseResult]) -> float:
 def picture(results: Sequence[PhaseResult]) -> str:
     """Bars of p99 and of offline work for each phase, as SVG."""
     slowest = max(result.percentile_ms(99) for result in results)
-    parts, y = [], 30
+    parts, y = [svg.text(8, 18, _TITLE, "strong")], 30
     for result in results:
         p99, share = result.percentile_ms(99), _work_share(result, results)
-        parts.append(_text(8, y + 24, result.phase.name))
-        parts.append(_bar(y, p99 / slowest, "p99", f"p99 {p99:.1f} ms"))
-        parts.append(_bar(y + _BAR + 2, share, "work", f"offline work {100 * share:.0f} %"))
+        name = svg.fitted(result.phase.name, _LEFT - 16)
+        parts.append(svg.text(8, y + 24, name))
+        parts += _bar(y, p99 / slowest, "bad", f"p99 {p99:.1f} ms")
+        parts += _bar(y + _BAR + 2, share, "own", f"offline work {100 * share:.0f}%")
         y += 2 * _BAR + 18
-    title = _text(8, 18, "Latency of the service and work of the offline pod")
-    bars = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" '
-        f'font-family="sans-serif" font-size="13">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{title}\n{bars}\n</svg>\n'
-    )
+    description = f"p99 latency and offline work in {len(results)} phases"
+    return svg.figure(_WIDTH, y, _TITLE, description, parts)
 
 
-def _bar(y: int, share: float, kind: str, label: str) -> str:
+def _bar(y: int, share: float, kind: str, label: str) -> tuple[str, str]:
     width = max(1, round(share * (_WIDTH - _LEFT - 160)))
-    bar = f'<rect x="{_LEFT}" y="{y}" width="{width}" height="{_BAR}" fill="{_COLORS[kind]}"/>'
-    return bar + _text(_LEFT + width + 6, y + 14, label)
-
-
-def _text(x: int, y: int, text: str) -> str:
-    return f'<text x="{x}" y="{y}">{escape(text)}</text>'
+    return (
+        svg.rectangle(_LEFT, y, width, _BAR, kind),
+        svg.text(_LEFT + width + 6, y + 14, label),
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -68,5 +69,6 @@ def test_bars_stay_in_the_picture(phases: list[tuple[float, float]]) -> None:
     svg = picture([result(f"<{i}>", *values) for i, values in enumerate(phases)])
     assert svg.startswith("<svg")
     assert "&lt;0&gt;" in svg
-    widths = [int(part.split('"')[0]) for part in svg.split('width="')[3:]]
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([^"]+)"', svg)]
+    assert len(widths) == 2 * len(phases)
     assert all(1 <= width <= 360 for width in widths)

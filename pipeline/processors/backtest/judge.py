@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.backtest.node_details import Details, Judged, details
 from pipeline.processors.backtest.protocol import (
     TOLERANCE,
     FleetScores,
@@ -32,7 +33,8 @@ HINDSIGHT_VIOLATIONS = (0.01, 0.03, 0.05)
 class Judgement:
     """How a variant did in a suite: per machine, the nodes of `nodes`, and over machines.
 
-    `hindsight` are the savings at each of `HINDSIGHT_VIOLATIONS`.
+    `hindsight` are the savings at each of `HINDSIGHT_VIOLATIONS`. `details` are there if they were
+    asked for.
     """
 
     suite: Suite
@@ -41,6 +43,7 @@ class Judgement:
     machines: MachineScores
     fleet: FleetScores
     hindsight: tuple[float, ...]
+    details: Details | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +94,18 @@ def judge(
     suites: Sequence[Suite],
     variants: Sequence[Variant],
     progress: Callable[[int], None] = lambda _: None,
+    detailed: Collection[str] = (),
 ) -> list[Judgement]:
     """Judge each variant on each of the suites of one trace, in one pass; suite by suite.
 
+    Variants whose names are in `detailed` have `details` of single nodes.
     Raises `UsageError` for a suite that scores nothing, `PredictorError` for a predictor that
     fails.
     """
     return [
         judgement
         for predicted in predict_suites(trace, suites, variants, progress)
-        for judgement in _scored(trace, variants, predicted)
+        for judgement in _scored(trace, variants, predicted, detailed)
     ]
 
 
@@ -174,12 +179,21 @@ def _with_horizon(variant: Variant, hours: float) -> Variant:
 
 
 def _scored(
-    trace: Trace, variants: Sequence[Variant], predicted: SuitePredictions
+    trace: Trace,
+    variants: Sequence[Variant],
+    predicted: SuitePredictions,
+    detailed: Collection[str],
 ) -> list[Judgement]:
     happened = predicted.requests, predicted.oracle, predicted.tolerance
     judgements = []
     for variant, predictions in zip(variants, predicted.predictions, strict=True):
         machines = score(predictions, *happened)
+        judged = Judged(
+            trace=trace, resource=RESOURCES.index(predicted.suite.resource),
+            horizon_steps=predicted.suite.horizon_steps(trace), at=predicted.at,
+            predictions=predictions, requests=predicted.requests, oracle=predicted.oracle,
+            tolerance=predicted.tolerance, machines=machines,
+        )  # fmt: skip
         judgements.append(
             Judgement(
                 suite=predicted.suite,
@@ -190,6 +204,7 @@ def _scored(
                 hindsight=tuple(
                     hindsight_savings(predictions, *happened, rate) for rate in HINDSIGHT_VIOLATIONS
                 ),
+                details=details(judged) if variant.name in detailed else None,
             )
         )
     return judgements

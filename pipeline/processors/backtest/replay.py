@@ -22,7 +22,7 @@ from pipeline.processors.model.entity_models import NEVER
 from pipeline.processors.model.model_config import ENTITIES, NODE, ModelConfig
 from pipeline.processors.model.node_peaks import PeakColumns
 from pipeline.processors.model.peak_prediction import predict_peaks
-from pipeline.processors.model.predictor import Predictor, View
+from pipeline.processors.model.predictor import Predictor, View, node_columns
 from pipeline.processors.model.resource_pairs import (
     TO_KUBERNETES,
     group_sums,
@@ -146,13 +146,11 @@ def _groups(runs: Sequence[Run]) -> list[_Group]:
     for number, (variant, _) in enumerate(runs):
         if _is_calibrated(variant):
             continue
-        config = _learning(variant.config)
         name = variant.config.strategy.predictor
         options = variant.config.options.get(name, {})
         predictor = build([name], {name: options} if options else {})[name]
-        # Some predictors learn what happened within the horizon.
-        horizon = variant.config.horizon_seconds if predictor.columns else None
-        key = f"{name} {sorted(options.items())!r} {horizon}"
+        config = _learning(variant.config, keep_horizons=bool(_columns(predictor)))
+        key = f"{name} {sorted(options.items())!r}"
         for group in groups:
             if group.bank_config == config and (
                 key in group.predictors or _fits(predictor, group.predictors)
@@ -165,23 +163,28 @@ def _groups(runs: Sequence[Run]) -> list[_Group]:
     return groups
 
 
-def _learning(config: ModelConfig) -> ModelConfig:
+def _learning(config: ModelConfig, *, keep_horizons: bool) -> ModelConfig:
     """The part of the settings that shapes what is learned, besides predictors. Changes of level
-    are found only where they shorten the memory."""
+    are found only where they shorten the memory. Some predictors learn what happened within the
+    horizon."""
     return replace(
         config,
         predictors=(),
         options={},
         strategy=Strategy(),
-        horizon_seconds=0.0,
-        class_horizon_seconds={},
+        horizon_seconds=config.horizon_seconds if keep_horizons else 0.0,
+        class_horizon_seconds=config.class_horizon_seconds if keep_horizons else {},
         drift="shorten" if config.drift == "shorten" else "off",
     )
 
 
 def _fits(predictor: Predictor, others: Mapping[str, Predictor]) -> bool:
-    taken = {column for other in others.values() for column in other.columns}
-    return taken.isdisjoint(predictor.columns)
+    taken = {column for other in others.values() for column in _columns(other)}
+    return taken.isdisjoint(_columns(predictor))
+
+
+def _columns(predictor: Predictor) -> set[str]:
+    return {*predictor.columns, *node_columns(predictor)}
 
 
 def _predict(
@@ -197,6 +200,7 @@ def _predict(
         names,
         nodes,
         bank.learner.models,
+        bank.learner.slots,
         {predictor: bank.learner.predictors[predictor]},
         np.array(horizons),
         predictor,

@@ -7,7 +7,8 @@ there are and which windows count, so that one node's partition may leave withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -36,9 +37,9 @@ from pipeline.processors.model.model_config import (
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
-from pipeline.processors.model.peak_prediction import predict_peaks
+from pipeline.processors.model.peak_prediction import predict_peaks, view_of
 from pipeline.processors.model.pending_peaks import EndedPeak, Schedule, pending_columns
-from pipeline.processors.model.predictor import Predictor, may_decide
+from pipeline.processors.model.predictor import Predictor, may_decide, node_columns
 from pipeline.processors.model.resource_pairs import per_resource, stack_rows
 from pipeline.processors.model.training_batch import (
     UNKNOWN_CLASS,
@@ -94,11 +95,10 @@ class Learner:
         self.schedule = Schedule.of(
             config.accuracy_interval_seconds, config.entity_horizon_seconds("prod")
         )
-        self.models = EntityModels(
-            config.profiles, _OWN_COLUMNS | _columns(self.predictors), self.schedule.pending
-        )
+        by_row = _columns(self.predictors, _OWN_COLUMNS, _row_columns)
+        self.models = EntityModels(config.profiles, by_row, self.schedule.pending)
         self.workloads = WorkloadModels(self.models)
-        self._slots = Columns(NODE_COLUMNS)
+        self._slots = Columns(_columns(self.predictors, NODE_COLUMNS, node_columns))
         self.alerts = Columns(alert_columns.COLUMNS)
         self._pending = Columns(pending_columns(self.schedule, [*self.predictors]))
         self._free_slots: list[int] = []
@@ -118,6 +118,11 @@ class Learner:
         """Memory of the columns, spare rows included."""
         slots = self._slots.nbytes + self.alerts.nbytes + self._pending.nbytes
         return self.models.nbytes + self.workloads.models.nbytes + slots
+
+    @property
+    def slots(self) -> Columns:
+        """The columns per node, by slot."""
+        return self._slots
 
     # -- rows and slots
 
@@ -290,6 +295,7 @@ class Learner:
             batch.end_ms.take(node_index),
         )
         self.workloads.train(batch, nodes, rows[len(entity_nodes) :], usage)
+        self._learn_nodes(batch, nodes, values)
 
     def _train(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
@@ -300,13 +306,26 @@ class Learner:
         store = self.models.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self.predictors.values():
-            try:
+            with _blaming(predictor.name):
                 predictor.observe(self.models, rows, values, end_ms)
-            except AssertionError:  # of the shared suite
-                raise
-            except Exception as error:  # foreign code may raise anything
-                problem = f"predictor {predictor.name} failed: {error!r:.300}"
-                raise PredictorError(problem) from error
+
+    def _learn_nodes(
+        self, batch: TrainingBatch, nodes: Sequence[NodeModels], usage: FloatArray
+    ) -> None:
+        """Let the predictors that learn nodes as a whole learn these windows, with the `usage`
+        (k, entities, 2) of entities. Raises `PredictorError`, which names the predictor."""
+        learners = {
+            name: predictor
+            for name, predictor in self.predictors.items()
+            if node_columns(predictor)
+        }
+        if not learners:
+            return
+        view = view_of(nodes, self.models, self._slots, self._horizons)
+        starts_ms = np.array([head.start_ms for head in batch.heads], np.int64)
+        for name, predictor in learners.items():
+            with _blaming(name):
+                predictor.learn(view, usage, batch.end_ms - starts_ms)  # type: ignore[attr-defined]
 
     # -- results
 
@@ -319,7 +338,14 @@ class Learner:
         changes = drift.changes(self._slots, _node_slots(nodes), ends, self._drift_ms)
         default = self.config.strategy.predictor
         return predict_peaks(
-            names, nodes, self.models, self.predictors, self._horizons, default, changes
+            names,
+            nodes,
+            self.models,
+            self._slots,
+            self.predictors,
+            self._horizons,
+            default,
+            changes,
         )
 
     def due(self, peaks: PeakBatch, nodes: Sequence[NodeModels]) -> BoolArray:
@@ -424,6 +450,17 @@ class Learner:
         return node
 
 
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Turn what the predictor `name` raises into a `PredictorError`."""
+    try:
+        yield
+    except AssertionError:  # of the shared suite
+        raise
+    except Exception as error:  # foreign code may raise anything
+        raise PredictorError(f"predictor {name} failed: {error!r:.300}") from error
+
+
 def _rows(node: NodeModels) -> IntArray:
     """The rows of the entities of a node and of its pods by UID."""
     pods = [row for _, row in sorted(node.row_by_uid.items())]
@@ -434,11 +471,20 @@ def _node_slots(nodes: Sequence[NodeModels]) -> IntArray:
     return np.array([node.slot for node in nodes], np.int64)
 
 
-def _columns(predictors: Mapping[str, Predictor]) -> dict[str, Column]:
-    """The columns of the predictors. Raises `PredictorError` if two have one name."""
-    columns: dict[str, Column] = {}
+def _row_columns(predictor: Predictor) -> Mapping[str, Column]:
+    return predictor.columns
+
+
+def _columns(
+    predictors: Mapping[str, Predictor],
+    own: Mapping[str, Column],
+    declared: Callable[[Predictor], Mapping[str, Column]],
+) -> dict[str, Column]:
+    """Our `own` columns and the `declared` ones of the predictors. Raises `PredictorError` if two
+    have one name."""
+    columns = dict(own)
     for name, predictor in predictors.items():
-        if taken := sorted(predictor.columns.keys() & {*columns, *_OWN_COLUMNS}):
+        if taken := sorted(declared(predictor).keys() & columns.keys()):
             raise PredictorError(f"predictor {name}: column {taken[0]!r} is another one's")
-        columns |= predictor.columns
+        columns |= declared(predictor)
     return columns

@@ -12,6 +12,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model import reclaimable
 from pipeline.processors.model.cold_start import is_cold
+from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.model_config import FIRST_CLASS, SYSTEM, UNKNOWN
 from pipeline.processors.model.node_models import NodeModels
@@ -33,6 +34,7 @@ def predict_peaks(
     names: Sequence[str],
     nodes: Sequence[NodeModels],
     models: EntityModels,
+    node_store: Columns,
     predictors: Mapping[str, Predictor],
     horizon_seconds: FloatArray,
     default: str,
@@ -43,7 +45,7 @@ def predict_peaks(
     The predictor `default` decides where a strategy names one that does not run or may not decide.
     `changes` are `drift_ms` and `drifts` of all nodes, (k, entities, 2).
     """
-    view = _view(nodes, models, horizon_seconds)
+    view = view_of(nodes, models, node_store, horizon_seconds)
     pods = reclaimable.NodePods(
         allocatable=stack_rows([node.allocatable for node in nodes]),
         node_index=view.node_index,
@@ -59,8 +61,13 @@ def predict_peaks(
     return PeakBatch(names, nodes, view, by_predictor, default, changes)
 
 
-def _view(nodes: Sequence[NodeModels], models: EntityModels, horizon_seconds: FloatArray) -> View:
-    """The input of predictors for these nodes."""
+def view_of(
+    nodes: Sequence[NodeModels],
+    models: EntityModels,
+    node_store: Columns,
+    horizon_seconds: FloatArray,
+) -> View:
+    """The input of predictors for these nodes, whose columns are in `node_store` by slot."""
     node_index = np.arange(len(nodes)).repeat([len(node.pod_rows) for node in nodes])
     pods = np.concatenate([node.pod_rows for node in nodes])
     end_ms = np.array([node.end_ms for node in nodes], np.int64)
@@ -81,6 +88,8 @@ def _view(nodes: Sequence[NodeModels], models: EntityModels, horizon_seconds: Fl
         end_ms=end_ms,
         horizon_seconds=horizon_seconds,
         strategies=strategies,
+        node_store=node_store,
+        node_rows=np.array([node.slot for node in nodes], np.int64),
     )
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pipeline.errors import PredictorError
 from pipeline.processors.arrays import BoolArray, ByteArray, FloatArray, IntArray
-from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.nodes import Strategy
@@ -37,7 +37,8 @@ class View:
     bytes. `active` pods are neither being deleted nor `ended`. `cold` ones have too little history
     (`cold_start`): where a peak is a sum over pods, their request stands in. `horizon_seconds` (E,)
     is how far ahead a peak applies; `end_ms` (k,) the end of each node's last window. `strategies`
-    has an array (k,) for each field of `Strategy`, the nodes' prediction policies.
+    has an array (k,) for each field of `Strategy`, the nodes' prediction policies. `node_store` has
+    the columns per node of predictors, and `node_rows` (k,) the rows of these nodes there.
     """
 
     models: EntityModels
@@ -52,6 +53,8 @@ class View:
     end_ms: IntArray
     horizon_seconds: FloatArray
     strategies: Mapping[str, npt.NDArray[Any]]
+    node_store: Columns
+    node_rows: IntArray
 
     @property
     def margin(self) -> FloatArray:
@@ -98,6 +101,11 @@ class Predictor(Protocol):
     the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
     is higher. An optional attribute `no_peak_for` names the entities without a peak by design (see
     `entities_without_peak`).
+
+    A predictor that learns nodes as a whole has optional `node_columns`, its state per node, and a
+    method `learn(view, usage, window_ms)`, called once a window after `observe`: `usage`
+    (k, E, 2) is that of the entities in the last windows, NaN unknown, and `window_ms` (k,) the
+    lengths of the windows.
     """
 
     name: str
@@ -121,6 +129,12 @@ def entities_without_peak(predictor: Predictor) -> Collection[str]:
     return names
 
 
+def node_columns(predictor: Predictor) -> Mapping[str, Column]:
+    """The state of a predictor per node."""
+    columns: Mapping[str, Column] = getattr(predictor, "node_columns", {})
+    return columns
+
+
 def may_decide(predictor: Predictor) -> bool:
     """Whether its peaks suffice to offer anything of Prod."""
     return _PROD_NEEDS.isdisjoint(entities_without_peak(predictor))
@@ -136,8 +150,14 @@ def protocol_violation(predictor: object) -> str | None:
         return f"its name is {name!r:.100}"
     if prod not in ("pair", "classes"):
         return f"prod is {prod!r:.100}, not 'pair' or 'classes'"
-    if not (isinstance(columns, Mapping) and all(isinstance(c, Column) for c in columns.values())):
-        return "columns are not `Column`s by name"
+    per_node = getattr(predictor, "node_columns", {})
+    for declared in (columns, per_node):
+        if not (
+            isinstance(declared, Mapping) and all(isinstance(c, Column) for c in declared.values())
+        ):
+            return "columns are not `Column`s by name"
+    if per_node and not callable(getattr(predictor, "learn", None)):
+        return "it has columns per node, and no method learn"
     if (
         isinstance(no_peak_for, str)
         or not isinstance(no_peak_for, Collection)

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.predictor import Peaks, View, entities_without_peak
+from pipeline.processors.model.predictor import Peaks, View, entities_without_peak, node_columns
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
@@ -74,6 +74,11 @@ class Maximum:
             for key, member in self._members.items()
             for column, declared in member.columns.items()
         }
+        self.node_columns = {
+            f"{self.name}.{key}.{column}": declared
+            for key, member in self._members.items()
+            for column, declared in node_columns(member).items()
+        }
 
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
@@ -81,11 +86,16 @@ class Maximum:
         for key, member in self._members.items():
             member.observe(self._models_of(key, models), rows, values, end_ms)
 
+    def learn(self, view: View, usage: FloatArray, window_ms: IntArray) -> None:
+        for key, member in self._members.items():
+            if node_columns(member):
+                seen = self._view_of(key, view)
+                member.learn(seen, usage, window_ms)  # type: ignore[attr-defined]
+
     def peak(self, view: View) -> Peaks:
         """Return the highest peaks, with each member's peak and terms as terms."""
         answers = {
-            key: member.peak(dataclasses.replace(view, models=self._models_of(key, view.models)))
-            for key, member in self._members.items()
+            key: member.peak(self._view_of(key, view)) for key, member in self._members.items()
         }
         terms = {key: answer.entities for key, answer in answers.items()}
         for key, answer in answers.items():
@@ -99,6 +109,17 @@ class Maximum:
             without_requests=reduce(
                 np.fmax, [_without_requests(answer) for answer in answers.values()]
             ),
+        )
+
+    def _view_of(self, key: str, view: View) -> View:
+        """The view with the member's columns under the names that the member declared."""
+        names = {
+            column: f"{self.name}.{key}.{column}" for column in node_columns(self._members[key])
+        }
+        return dataclasses.replace(
+            view,
+            models=self._models_of(key, view.models),
+            node_store=view.node_store.renamed(names) if names else view.node_store,
         )
 
     def _models_of(self, key: str, models: EntityModels) -> EntityModels:

@@ -27,6 +27,7 @@ from pipeline.processors.model.predictor import (
     Predictor,
     View,
     entities_without_peak,
+    node_columns,
     protocol_violation,
 )
 from pipeline.processors.model.training_batch import NodeWindow
@@ -204,6 +205,11 @@ class _Checked:
         self.name = predictor.name
         self.prod = predictor.prod
         self.columns = predictor.columns
+        self.node_columns = node_columns(predictor)
+
+    def learn(self, view: View, usage: FloatArray, window_ms: IntArray) -> None:
+        with _blamed("learn"):
+            self._predictor.learn(view, usage, window_ms)  # type: ignore[attr-defined]
 
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
@@ -256,7 +262,11 @@ class _Witness(Stateless):
         models, rows = view.models, view.all_rows
         # The deciding predictor differs between the two banks.
         self._note(*(view.strategies[name] for name in sorted({*view.strategies} - {"predictor"})))
-        given = {field.name for field in dataclasses.fields(view)} - {"models", "strategies"}
+        given = {field.name for field in dataclasses.fields(view)} - {
+            "models",
+            "node_store",
+            "strategies",
+        }
         self._note(*(getattr(view, name) for name in sorted(given)))
         self._note(
             models.weight[rows], models.mean[rows], models.squares[rows], models.samples[rows]

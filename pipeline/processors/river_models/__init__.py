@@ -1,0 +1,1 @@
+"""Estimators of the library river, declared in settings and stored as bytes."""

@@ -1,6 +1,7 @@
 """`springtide backtest`: judge predictors on traces of past usage, without Kafka."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -137,9 +138,13 @@ def command(
       springtide backtest traces --risk 0.01 --risk 0.02
       springtide backtest traces --variants variants.yaml --dataset april
     """  # fmt: skip
-    for path in (json_file, parquet_file, html_file):
-        if path is not None:
-            require_new(path, overwrite=overwrite)
+    results = [path for path in (json_file, parquet_file, html_file) if path is not None]
+    for path in results:
+        require_new(path, overwrite=overwrite)
+    if len({path.resolve() for path in results}) < len(results):
+        raise UsageError("two results name one file", hint="give each its own")
+    if any(math.isnan(risk) for risk in risks):
+        raise UsageError("--risk is nan", hint="give a share such as 0.02")
     variants = settings_variants(settings)
     if variants_file is not None:
         variants = read_variants(variants_file, settings)

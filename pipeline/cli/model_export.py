@@ -107,9 +107,15 @@ async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
 
 
 def require_new(path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if the path is not a file, or exists without `overwrite`."""
+    """Raise `UsageError` if the path is not a file, exists without `overwrite`, or is in no
+    directory: what takes minutes to compute must not be lost at the end."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is not a file", hint="give the path of a file")
+    if not path.resolve().parent.is_dir():
+        raise UsageError(
+            f"cannot write {path}: there is no directory {path.resolve().parent}",
+            hint="create it, or give another path",
+        )
     if path.exists() and not overwrite:
         raise UsageError(f"{path} already exists", hint="give another path, or --overwrite")
 
@@ -126,5 +132,5 @@ def write_atomically(path: Path, content: bytes) -> None:
             part.unlink()
         raise SpringtideError(
             f"cannot write {path}: {error.strerror}",
-            hint="choose another --output, in an existing directory",
+            hint="choose another file, in a directory that you may write to",
         ) from error

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pipeline.errors import UsageError
 from pipeline.settings import Settings, load_settings, settings_with
 
 
@@ -23,10 +24,14 @@ def read_settings(
 def with_predictors(settings: Settings, predictors: Sequence[str] | None) -> Settings:
     """These settings with other predictors (None: the same), which keep their options.
 
-    Raises `SettingsError` for an empty list.
+    Raises `SettingsError` for an empty list, `UsageError` for a text, whose letters are no names.
     """
     if predictors is None:
         return settings
+    if isinstance(predictors, str):
+        raise UsageError(
+            f"predictors is {predictors!r:.100}, not a list", hint=f"give [{predictors!r:.100}]"
+        )
     model, names = settings.model, [*predictors]
     own = {
         "predictors": names,

@@ -45,10 +45,15 @@ def datasets(folder: Path) -> list[str]:
 def read_dataset(folder: Path, name: str) -> list[Trace]:
     """The traces of a data set of the folder, one for each scenario.
 
-    Raises `UsageError` for an unreadable file, `InvalidRecordError`, which names the data set, for
-    one that holds something else.
+    Raises `UsageError` for an unreadable file, and if there is no such data set;
+    `InvalidRecordError`, which names the data set, for a file that holds something else.
     """
-    files = _files(folder)[name]
+    found = _files(folder)
+    if name not in found:
+        raise UsageError(
+            f"{folder} has no data set {name!r:.100}", hint=f"it has {', '.join(sorted(found))}"
+        )
+    files = found[name]
     if "exports" in files:
         exports = read_exports(files["exports"])
         return _named(name, lambda: [prometheus_trace(name, exports)])

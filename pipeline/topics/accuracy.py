@@ -3,8 +3,9 @@
 Once an hour (`model.accuracy_interval_seconds`) the model agent remembers the peaks that it
 predicts for Prod, with the pods of Prod that run, and writes a record when their horizon is over.
 A pod that has ended counts 0 from then on; pods that arrived later do not count. Usage of Prod
-includes the system's, as its predicted peak does. After a failure a record may be written again: a
-repeat has the node and `made_at` of the first.
+includes the system's, as its predicted peak does. Peaks of a node that departed are written as of
+its last window, without a judgement unless their horizon was nearly over. After a failure a record
+may be written again: a repeat has the node and `made_at` of the first.
 """
 
 from typing import Final
@@ -62,13 +63,13 @@ class AccuracyRecord(Result, frozen=True, kw_only=True):
 
     made_at: End of the window after which the peaks were predicted, RFC 3339, UTC.
     horizon_seconds: The time for which they should hold.
-    pool: The node's pool; empty without a policy for hot nodes.
-    decides: The predictor that decided at the end of the horizon.
+    pool: The node's pool; empty without a policy for hot nodes, and of a departed node.
+    decides: The predictor that decided in the last window.
     requests: Requests of the pods of Prod at `made_at`.
     highest: Highest usage since then of these pods with the system.
     known_share_cpu: Share of the horizon in which CPU usage was known, 0 to 1.
     known_share_memory: The same of memory.
-    predictors: Judgements by predictor.
+    predictors: Judgements by predictor, of those that ran at `made_at` and still run.
     """
 
     made_at: str

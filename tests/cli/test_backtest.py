@@ -183,6 +183,22 @@ def test_refused_folders_and_files(folder: Path, tmp_path: Path) -> None:
     assert (broken.exit_code, "not a Parquet file" in broken.output) == (1, True)
 
 
+def test_results_that_could_not_be_written_are_refused_before_anything_is_computed(
+    folder: Path, tmp_path: Path
+) -> None:
+    nowhere = backtest(folder, "--json", tmp_path / "missing" / "out.json")
+    assert (nowhere.exit_code, "there is no directory" in nowhere.output) == (2, True)
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    same = backtest(folder, "--json", tmp_path / "out", "--parquet", tmp_path / "link")
+    assert (same.exit_code, "two results name one file" in same.output) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_risk_that_is_no_number_is_refused(folder: Path) -> None:
+    result = backtest(folder, "--risk", "nan")
+    assert (result.exit_code, "--risk is nan" in result.output) == (2, True)
+
+
 def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:
     result = backtest(
         folder, "--dataset", "april", "--scenario", "std", "--risk", "0.02", "--risk", "0.1",

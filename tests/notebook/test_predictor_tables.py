@@ -218,3 +218,9 @@ def test_scores_of_a_data_set_that_is_not_there_are_refused() -> None:
     none = notebook.Selection(scenarios=["dense"])
     with pytest.raises(UsageError, match="no suite is left"):
         notebook.backtest(TRACES, selection=none)
+
+
+def test_a_name_is_no_list_of_predictors() -> None:
+    """Its letters would be names."""
+    with pytest.raises(UsageError, match=r"'max', not a list"):
+        notebook.predict([], predictors="max")

@@ -75,11 +75,12 @@ PUBLIC: Final = (
 
 
 def usual_suites(trace: Trace) -> list[Suite]:
-    """The suites of a trace without options: those of `PUBLIC` for its data set, or else one for
-    each resource and the horizons that its length allows."""
+    """The suites of a trace without options, of the resources that it has: those of `PUBLIC` for
+    its data set, or else one for each resource and the horizons that its length allows."""
     public = [suite for suite in PUBLIC if suite.dataset == trace.dataset]
     if public:
-        return [suite for suite in public if suite.scenario == trace.scenario]
+        own = [suite for suite in public if suite.scenario == trace.scenario]
+        return [suite for suite in own if suite.resource in trace.resources]
     horizons, burn_in, stride = _numbers(trace)
     return [
         named(trace, resource, horizon, burn_in, stride)
@@ -130,9 +131,18 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 def selected_suites(trace: Trace, selection: Selection) -> list[Suite]:
     """The suites of a trace that the options select. A horizon, burn-in or stride replaces that of
-    the usual suites, for every resource."""
+    the usual suites, for every resource.
+
+    Raises `UsageError` for a horizon that is shorter than a step.
+    """
     if selection.scenarios and trace.scenario not in selection.scenarios:
         return []
+    shortest = trace.step_seconds / _HOUR
+    if any(hours < shortest * (1 - 1e-9) for hours in selection.horizon_hours):
+        raise UsageError(
+            f"a horizon is shorter than a step of {trace.dataset}",
+            hint=f"--horizon {trace.step_seconds}s is the shortest",
+        )
     suites = usual_suites(trace)
     changes = (selection.burn_in_hours, selection.stride_seconds)
     if selection.horizon_hours or any(change is not None for change in changes):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
@@ -37,6 +38,8 @@ def test_public_traces_have_their_published_suites() -> None:
         "bitbrains-cpu-24h", "bitbrains-mem-24h", "bitbrains-cpu-3h",
     ]  # fmt: skip
     assert usual_suites(trace_of(240, "google_jobs", "static")) == []
+    without_memory = replace(trace_of(240, "google_jobs"), limits=np.array([[1000.0, 0.0]]))
+    assert [suite.name for suite in usual_suites(without_memory)] == ["google-cpu-24h"]
     assert {suite.source for suite in PUBLIC} == {"bitbrains", "google", "planetlab"}
 
 
@@ -76,6 +79,16 @@ def test_options_select_suites() -> None:
     assert {(s.horizon_hours, s.burn_in_hours, s.stride_steps) for s in own} == {
         (24.0, 48.0, 3), (3.0, 48.0, 3),
     }  # fmt: skip
+
+
+def test_a_horizon_shorter_than_a_step_is_refused() -> None:
+    """A step would be judged under the name of the shorter horizon."""
+    with pytest.raises(UsageError, match="shorter than a step of april"):
+        selected_suites(trace_of(8, "april"), Selection(horizon_hours=[299 / 3600]))
+    (suite,) = selected_suites(
+        trace_of(8, "april"), Selection(horizon_hours=[300 / 3600], resources=["cpu"])
+    )
+    assert suite.horizon_steps(trace_of(8, "april")) == 1
 
 
 def test_scored_steps_leave_room_for_the_horizon() -> None:

@@ -227,7 +227,7 @@ class CalibratedPool:
         peaks, risks = self._peaks(node_rows, shapes, cells)
         peaks *= requests[:, None]
         if step - self._last_made >= self._horizon.audit_steps:
-            self._remember(node_rows, shapes * requests, cells, peaks, risks)
+            self._remember(node_rows, requests, shapes, cells, peaks, risks)
         return PoolPeaks(ids, requests, peaks)
 
     def _shapes(
@@ -264,7 +264,7 @@ class CalibratedPool:
         )
         above = pooled_margins.survival(distributions)
         peaks, taken = np.empty((2, len(nodes), len(self.risks)))
-        for i, level in enumerate(self._levels()):
+        for i, level in enumerate(self.levels()):
             levels = np.tile(level * risk_budget.FACTORS, (len(nodes), 1))
             shares = shapes[:, None] * pooled_margins.margins(above, levels)
             peaks[:, i], taken[:, i] = risk_budget.spend(shares, levels, level)
@@ -272,7 +272,7 @@ class CalibratedPool:
         peaks = np.maximum.accumulate(peaks[:, ::-1], axis=1)[:, ::-1]
         return peaks, taken
 
-    def _levels(self) -> FloatArray:
+    def levels(self) -> FloatArray:
         """Level of risk at which to predict now, for each declared risk."""
         slots, rates = pending_outcomes.expected_rates(self._nodes, self._made_steps)
         pending = self._intervals[slots] @ (self.risks - rates)
@@ -281,6 +281,7 @@ class CalibratedPool:
     def _remember(
         self,
         rows: IntArray,
+        requests: FloatArray,
         shapes: FloatArray,
         cells: IntArray,
         peaks: FloatArray,
@@ -290,7 +291,9 @@ class CalibratedPool:
         first = self._last_made == NEVER
         interval = self._horizon.audit_steps if first else self._step - self._last_made
         self._intervals[slot] = min(interval, self._horizon.steps)
-        pending_outcomes.enter(self._nodes, rows, slot, shapes, cells, peaks, risks)
+        # A node that gives nothing away takes no risk, however much its pods use.
+        peaks = np.where(peaks < requests[:, None], peaks, np.inf)
+        pending_outcomes.enter(self._nodes, rows, slot, shapes * requests, cells, peaks, risks)
         self._made_steps[slot] = self._step
         self._last_made = self._step
 

@@ -111,6 +111,23 @@ def test_a_pool_that_knows_nothing_gives_nothing_away() -> None:
         assert (result.peaks == result.requests[:, None]).all()
 
 
+def test_usage_above_the_requests_is_no_exceedance_where_nothing_is_given_away() -> None:
+    """Two pools whose nodes exceed their requests: one could give nothing away, the other had a
+    prior that let it give something away, and owes risk."""
+    nothing = np.zeros((CELLS, BINS))
+    levels = []
+    for prior in (nothing, None):
+        pool = CalibratedPool(HORIZON, RISKS, prior)
+        for step, usage in stationary(1, HORIZON.steps):
+            used = np.where(step < HORIZON.steps - 1, 0.3, 2.0) * usage.requests
+            pool.observe(step, replace(usage, usage=used))
+            if step < HORIZON.steps - 1:
+                pool.predict()
+        levels.append(pool.levels())
+    assert (levels[0] >= RISKS).all()
+    assert (levels[1] < RISKS).all()
+
+
 def test_a_pod_with_a_donor_continues_its_history() -> None:
     stream = list(stationary(3, 130, nodes=2))
     renamed = [(step, replace(usage, pods=usage.pods + 10_000)) for step, usage in stream[120:]]

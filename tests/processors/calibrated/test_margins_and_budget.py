@@ -97,10 +97,12 @@ def test_an_exceedance_lowers_the_level_and_none_raises_it() -> None:
 
 
 @given(st.floats(-1e6, 1e6))
-def test_a_debt_moves_the_level_by_the_declared_risk_at_most(debt: float) -> None:
-    risks = np.array([0.02])
-    cut = risk_level.bounded(np.array([debt]), risks, 864.0)
-    assert abs(float(cut[0])) <= 0.02 * 864.0 * (1 + 1e-9)
+def test_debts_of_risk_are_bounded_and_unspent_risk_more_tightly(debt: float) -> None:
+    risks, repayment = np.array([0.02]), 864.0
+    cut = risk_level.bounded(np.array([debt]), risks, repayment)
+    moved = risk_level.level(risks, cut, np.zeros(1), repayment)
+    assert 0.25 * risks <= moved <= 1.25 * risks + 1e-12
+    assert abs(float(cut[0])) <= abs(debt)
 
 
 def test_the_prior_that_ships_has_distributions() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray
 
-FACTORS: Final = np.array([0.35, 0.7, 1.4, 2.8, 5.6])
+FACTORS: Final = np.array([0.5, 0.7, 1.0, 1.4, 2.0])
 _BISECTIONS: Final = 30
 _HIGHEST_PRICE: Final = 1e9
 

@@ -179,6 +179,8 @@ async def test_pod_reports_the_throttling_of_its_containers() -> None:
         limited, free, late = (f"{pod}/{name * 32}" for name in ("a1", "b2", "c3"))
         for path in (limited, free, late):
             tree.make(path)
+        # On a busy machine they would not come to their quotas in any period.
+        tree.write("cpu", "", "cpu.shares", 262_144)
         tree.write("cpu", limited, "cpu.cfs_quota_us", 10_000)
         tree.python(limited, "while True: pass")
         tree.run(free, "sleep", "600")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.registry import RESOURCES, WINDOWS
 from pipeline.topics.windows import decode_window
 from tests.broker import latest, messages
-from tests.cluster.exporters import SERIES, Exporters
+from tests.cluster.exporters import SERIES, WINDOW_SECONDS, Exporters
 from tests.cluster.objects import (
     Object,
     apply,
@@ -95,6 +96,7 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         plane, name, colocation_config=colocation, springtide_config={"coldStartSamples": 3}
     )
     apply(plane, *(node(f"e{i:02}", cpu="32", memory="128Gi") for i in range(NODES)))
+    created = time.time()
     apply(plane, *map(recorded, range(len(SERIES))))
 
     def running() -> int:
@@ -111,6 +113,8 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         await until(lambda: running() == len(SERIES) * REPLICAS, 300)
         await until(lambda: in_step(plane, settings), 120)
         await until(lambda: worker_in_step(settings), 120)
+        # Windows that ended before a Node was created are of another machine: nothing is offered.
+        await until(lambda: time.time() // WINDOW_SECONDS * WINDOW_SECONDS >= created)
         exporters = Exporters(plane, settings.kafka, windows=HISTORY)
         await exporters.send(HISTORY)
         await until(has_all_windows, 120)

@@ -9,13 +9,15 @@ import click
 import msgspec
 
 from pipeline.cli.help_sections import Command
+from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import output_option, settings_options
-from pipeline.cli.quantity_text import UNKNOWN
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import read_reported
 from pipeline.errors import UsageError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.gaps import Gaps, Grouping, Share, measure_gaps
+from pipeline.processors.backtest.gaps_page import MeasuredGaps, gaps_page, not_counted
+from pipeline.processors.backtest.report import percent
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
@@ -100,9 +102,20 @@ class GapsList(msgspec.Struct, frozen=True, kw_only=True):
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path),
+    help="Write a page with figures here: one file, to open in a browser.",
+)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @settings_options()
 def command(
-    settings: Settings, folder: Path, grouping: Grouping, as_json: bool, no_headers: bool
+    settings: Settings,
+    folder: Path,
+    grouping: Grouping,
+    as_json: bool,
+    no_headers: bool,
+    html_file: Path | None,
+    overwrite: bool,
 ) -> None:
     """Show what pods left unused in the traces in FOLDER: usage against requests and limits, and
     the peak of a sum against the sum of the peaks.
@@ -113,9 +126,11 @@ def command(
     \b
     Examples:
       springtide gaps traces
-      springtide gaps traces --by workload
+      springtide gaps traces --by workload --html gaps.html
       springtide gaps traces -o json | jq '.items[] | select(.level == "fleet") | .pod_pooling'
     """  # fmt: skip
+    if html_file is not None:
+        require_new(html_file, overwrite=overwrite)
     measured: list[tuple[Trace, Gaps]] = []
     for name in datasets(folder):
         for trace in read_reported(folder, name):
@@ -134,6 +149,22 @@ def command(
         click.echo(msgspec.json.encode(GapsList(items=[_item(*each) for each in measured])))
     else:
         print_lines(text_lines(measured, headers=not no_headers))
+    if html_file is not None:
+        write_atomically(html_file, gaps_page(_fleets(measured)).encode())
+
+
+def _fleets(measured: Sequence[tuple[Trace, Gaps]]) -> list[MeasuredGaps]:
+    """Each fleet with the groups that follow it."""
+    starts = [n for n, (_, gaps) in enumerate(measured) if gaps.level == "fleet"]
+    return [
+        MeasuredGaps(
+            f"{trace.dataset}/{trace.scenario}",
+            measured[start][1],
+            [gaps for _, gaps in measured[start + 1 : end]],
+        )
+        for start, end in zip(starts, [*starts[1:], len(measured)], strict=True)
+        for trace in (measured[start][0],)
+    ]
 
 
 def _item(trace: Trace, gaps: Gaps) -> GapsItem:
@@ -190,7 +221,7 @@ def text_lines(measured: Sequence[tuple[Trace, Gaps]], *, headers: bool) -> Iter
         rows.append(
             (
                 f"{trace.dataset}/{trace.scenario}", gaps.resource, gaps.name or gaps.level,
-                str(gaps.pods), *map(_percent, shares),
+                str(gaps.pods), *map(percent, shares),
             )
         )  # fmt: skip
     yield from align_columns(rows, right=range(3, len(_HEADERS)))
@@ -198,22 +229,6 @@ def text_lines(measured: Sequence[tuple[Trace, Gaps]], *, headers: bool) -> Iter
         f"{trace.dataset}/{trace.scenario} {gaps.resource}: {note}"
         for trace, gaps in measured
         if gaps.level == "fleet"
-        for note in _not_counted(gaps)
+        for note in not_counted(gaps)
     ]
     yield from ["", *notes] if notes else []
-
-
-def _not_counted(gaps: Gaps) -> Iterator[str]:
-    """What the shares of a fleet leave out."""
-    if gaps.unknown_pods:
-        yield f"pods not counted, because their usage is unknown: {gaps.unknown_pods}"
-    if gaps.unknown_steps:
-        yield f"steps not counted, because the usage of a pod is unknown: {gaps.unknown_steps}"
-    if gaps.pods_without_request:
-        yield f"pods without a request, left out of REQUESTS: {gaps.pods_without_request}"
-    if gaps.pods_without_limit:
-        yield f"pods without a limit, left out of LIMITS: {gaps.pods_without_limit}"
-
-
-def _percent(share: float) -> str:
-    return UNKNOWN if math.isnan(share) else f"{100 * share:.1f}%"

@@ -9,9 +9,7 @@ _PROBLEMS = """
   const name = `${number}: ${svg.querySelector("title")?.textContent}`;
   const problems = [];
   const outer = svg.getBoundingClientRect();
-  const page = document.documentElement.clientWidth;
   if (outer.width < 100 || outer.height < 100) problems.push(`${name}: not visible`);
-  if (outer.left < 0 || outer.right > page) problems.push(`${name}: leaves the page`);
   const marks = [...svg.querySelectorAll("path:not(.grid), circle, rect")];
   const sizes = marks.map(mark => mark.getBoundingClientRect()).filter(r => r.width + r.height > 1);
   if (!sizes.length) problems.push(`${name}: nothing is drawn`);

@@ -74,6 +74,12 @@ def backtest(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(out, "backtest", str(traces), "--peers", "--risk", "0.05", "--stride", "1h")
 
 
+@pytest.fixture(scope="module")
+def gaps(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "gaps.html"
+    return write(out, "gaps", str(traces), "--by", "workload")
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 420])
 async def test_backtest_report(
@@ -95,9 +101,27 @@ async def test_backtest_report(
         assert (page.problems, page.requested) == ([], [backtest.as_uri()])
 
 
-async def test_hostile_names_are_text(chromium: ChromiumFiles, backtest: Path) -> None:
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 420])
+async def test_gaps(chromium: ChromiumFiles, gaps: Path, dark: bool, width: int) -> None:
     async with chromium_page(chromium) as page:
-        await page.open(backtest.as_uri())
+        await page.open(gaps.as_uri(), dark=dark, width=width)
+        assert await figure_problems(page) == []
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        assert await lowest_contrast(page) >= 4.5
+        # Of cpu and memory: two bars for each of three workloads, and two of the fleet.
+        assert await drawn(page, "rect.own") == 2 * (3 + 2)
+        assert await drawn(page, "rect.usage") == 2 * (3 + 2)
+        assert await drawn(page, "rect.other") == 2 * 2
+        assert (page.problems, page.requested) == ([], [gaps.as_uri()])
+
+
+@pytest.mark.parametrize("report", ["backtest", "gaps"])
+async def test_hostile_names_are_text(
+    chromium: ChromiumFiles, report: str, request: pytest.FixtureRequest
+) -> None:
+    async with chromium_page(chromium) as page:
+        await page.open(request.getfixturevalue(report).as_uri())
         assert await page.evaluate("window.ran") is None
         assert await page.evaluate("document.querySelectorAll('script, img, main b').length") == 0
         shown = await page.evaluate("document.body.textContent")

@@ -1,6 +1,7 @@
 """`springtide gaps`: its table, JSON, errors, and the sample of the documentation."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ april/std  memory    fleet      1         -      -   50.0%  50.0%  100.0%  100.0
 april/std  memory    node-0     1         -      -   50.0%  50.0%  100.0%  100.0%       -
 
 april/std memory: pods not counted, because their usage is unknown: 1
-april/std memory: pods without a request, left out of REQUESTS: 1
+april/std memory: pods without a request, left out of shares of requests: 1
 """,
     )
     without = gaps(tmp_path, "--no-headers")
@@ -174,3 +175,25 @@ def test_the_sample_of_the_documentation_is_real(monkeypatch: pytest.MonkeyPatch
     assert sample[-1] == "..."
     assert sample[:-1] == result.stdout.splitlines()[: len(sample) - 1]
     assert len(sample) > 5
+
+
+def test_the_page_has_each_trace_and_resource(tmp_path: Path) -> None:
+    write(tmp_path, workloads=["web", ""])
+    out = tmp_path / "gaps.html"
+    result = gaps(tmp_path, "--by", "workload", "--html", str(out))
+    assert result.exit_code == 0, result.output
+    page = out.read_text()
+    assert re.findall("<h2>(.*?)</h2>", page) == ["april/std, cpu", "april/std, memory"]
+    assert page.count("<svg") == 4
+    refused = gaps(tmp_path, "--html", str(out))
+    assert (refused.exit_code, "already exists" in refused.output) == (2, True)
+    assert gaps(tmp_path, "--html", str(out), "--overwrite").exit_code == 0
+
+
+def test_the_picture_of_the_documentation_is_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(PROJECT)
+    gaps("tests/data/traces", "--html", str(tmp_path / "gaps.html"))
+    first = (tmp_path / "gaps.html").read_text().partition("<figure>")[2].partition("</figure>")[0]
+    assert (PROJECT / "docs/how-to/gaps.svg").read_text() == first

@@ -21,6 +21,7 @@ from pipeline.processors.backtest.judge import Judgement, Summary, summaries
 from pipeline.processors.backtest.node_details import Details, Violation
 from pipeline.processors.backtest.peers import PEERS
 from pipeline.processors.backtest.replay import Variant
+from pipeline.processors.backtest.report import percent
 from pipeline.processors.figures import page, svg
 from pipeline.processors.figures.scales import time_text
 
@@ -124,9 +125,9 @@ def _lead(judgements: Sequence[Judgement], overall: Sequence[Summary]) -> str:
     declared = "" if risk is None else f", with a declared risk of {100 * risk:g}%"
     oracle = math.fsum(fleet.oracle_savings for fleet in suites.values()) / len(suites)
     sentences = [
-        f"In {where}, {lead.variant.name} predicted too little {_percent(lead.violation)} of the "
-        f"time{declared}. On average it left {_percent(lead.savings)} of the requests to others; a "
-        f"perfect prediction would have left {_percent(oracle)}."
+        f"In {where}, {lead.variant.name} predicted too little {percent(lead.violation)} of the "
+        f"time{declared}. On average it left {percent(lead.savings)} of the requests to others; a "
+        f"perfect prediction would have left {percent(oracle)}."
     ]
     others = [s for s in overall if s.variant.name in _PEERS and s is not lead]
     safe = [s for s in others if s.violation <= lead.violation]
@@ -134,7 +135,7 @@ def _lead(judgements: Sequence[Judgement], overall: Sequence[Summary]) -> str:
         best = max(safe, key=lambda s: s.savings)
         sentences.append(
             f"Of the {len(others)} predictors of other systems, {len(safe)} missed no more; the "
-            f"best of them, {best.variant.name}, left {_percent(best.savings)}."
+            f"best of them, {best.variant.name}, left {percent(best.savings)}."
         )
     elif others:
         sentences.append(f"All {len(others)} predictors of other systems missed more.")
@@ -150,9 +151,9 @@ def _all_suites(overall: Sequence[Summary], labels: dict[str, str]) -> Iterator[
     yield page.figures([frontier_figure(title, points, math.nan)])
     rows = [
         (
-            labels[s.variant.name], s.variant.name, s.worst_suite, _percent(s.violation),
-            _percent(s.mean_violation), _percent(s.violation_p90), _percent(s.severity),
-            _percent(s.savings),
+            labels[s.variant.name], s.variant.name, s.worst_suite, percent(s.violation),
+            percent(s.mean_violation), percent(s.violation_p90), percent(s.severity),
+            percent(s.savings),
         )
         for s in overall
     ]  # fmt: skip
@@ -181,9 +182,9 @@ def _suite(name: str, own: Sequence[Judgement], labels: dict[str, str]) -> Itera
     yield page.figures([frontier_figure(name, points, fleet.oracle_savings)])
     rows = [
         (
-            labels[j.variant.name], j.variant.name, _percent(j.fleet.violation),
-            _percent(j.fleet.violation_p90), _percent(j.fleet.severity), _percent(j.fleet.savings),
-            _percent(j.fleet.of_oracle), _percent(j.fleet.unknown),
+            labels[j.variant.name], j.variant.name, percent(j.fleet.violation),
+            percent(j.fleet.violation_p90), percent(j.fleet.severity), percent(j.fleet.savings),
+            percent(j.fleet.of_oracle), percent(j.fleet.unknown),
         )
         for j in shown
     ]  # fmt: skip
@@ -202,7 +203,7 @@ def _nodes(judgement: Judgement, details: Details, unit: Unit) -> Iterator[str]:
         [
             node_figure(
                 f"{node.role}: {node.series.node}",
-                f"{_percent(node.violation)} violations, {_percent(node.savings)} saved",
+                f"{percent(node.violation)} violations, {percent(node.savings)} saved",
                 node.series,
                 details,
                 unit,
@@ -236,7 +237,7 @@ def _violation_row(
     number: str, violation: Violation, details: Details, unit: Unit
 ) -> Sequence[str | Sequence[str]]:
     missing = violation.real_peak - violation.predicted
-    share = f" ({_percent(missing / violation.real_peak)})"
+    share = f" ({percent(missing / violation.real_peak)})"
     return (
         number,
         violation.node,
@@ -271,8 +272,4 @@ def explanation(violation: Violation, details: Details, unit: Unit) -> Iterator[
             f"{amount_text(violation.new_usage, unit)} at the peak"
         )
     if violation.unknown > 0.0:
-        yield f"{_percent(violation.unknown)} of the samples of the last {hours} were unknown"
-
-
-def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f}%"
+        yield f"{percent(violation.unknown)} of the samples of the last {hours} were unknown"

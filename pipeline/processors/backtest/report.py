@@ -128,13 +128,13 @@ def text(judgements: Sequence[Judgement]) -> Iterator[str]:
         fleet = own[0].fleet
         yield (
             f"{name}: {fleet.machines} nodes, {fleet.points} predictions, "
-            f"oracle saves {_percent(fleet.oracle_savings)}"
+            f"oracle saves {percent(fleet.oracle_savings)}"
         )
         rows = [
             (
                 judgement.variant.name,
                 *(
-                    _percent(value)
+                    percent(value)
                     for value in (
                         judgement.fleet.violation, judgement.fleet.violation_p90,
                         judgement.fleet.severity, judgement.fleet.savings,
@@ -157,10 +157,11 @@ def _summary_row(summary: Summary) -> tuple[str, ...]:
         summary.violation, summary.mean_violation, summary.violation_p90, summary.severity,
         summary.savings,
     )  # fmt: skip
-    return (summary.variant.name, *map(_percent, shares), summary.worst_suite)
+    return (summary.variant.name, *map(percent, shares), summary.worst_suite)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share of 0 to 1 or more, in percent; `-` is unknown."""
     return "-" if math.isnan(share) else f"{100 * share:.1f}%"
 
 

@@ -13,8 +13,6 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.figures import svg
 
-_MARGIN: Final = 8
-"""Free pixels at the right of a plot."""
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 _TIME_STEPS: Final = (
@@ -87,15 +85,21 @@ def time_text(seconds: float) -> str:
 
 
 def bottom_axis(
-    scale: Scale, ticks: Sequence[float], labels: Sequence[str], top: float, bottom: float
+    scale: Scale,
+    ticks: Sequence[float],
+    labels: Sequence[str],
+    top: float,
+    bottom: float,
+    margin: float = 8,
 ) -> Iterator[str]:
-    """Grid lines from `top` to `bottom`, and below them the labels for which there is room."""
+    """Grid lines from `top` to `bottom`, and below them the labels for which there is room, also
+    in the `margin` at the right."""
     free = -math.inf
     for tick, label in zip(ticks, labels, strict=True):
         x = scale.at(tick)
         yield svg.line(x, top, x, bottom, "grid")
         half = svg.width_of(label) / 2
-        if x - half > free and x + half < scale.end + _MARGIN:
+        if x - half > free and x + half < scale.end + margin:
             yield svg.text(x, bottom + 14, label, "faint", "middle")
             free = x + half + 4
 

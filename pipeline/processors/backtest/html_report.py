@@ -264,7 +264,10 @@ def explanation(violation: Violation, details: Details, unit: Unit) -> Iterator[
         total = amount_text(violation.risen_by, unit)
         yield f"{others} other pods used more than ever before; all rises add up to {total}"
     if not violation.risen:
-        yield f"no pod used more than ever before: the {violation.pods} pods peaked together"
+        yield f"none of the {violation.pods} pods used more than ever before"
+    for burst in violation.bursts:
+        mean = amount_text(burst.past_mean, unit)
+        yield f"{burst.pod} used {amount_text(burst.usage, unit)}; its mean before was {mean}"
     hours = f"{details.horizon_steps * details.step_seconds / 3600:g} h"
     if violation.new_pods:
         yield (

@@ -5,7 +5,7 @@ Amounts are millicores and bytes, times are steps of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -58,11 +58,22 @@ class RisenPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BurstPod:
+    """A pod that used at the peak what it had used before, but much more than its mean up to the
+    prediction."""
+
+    pod: str
+    usage: float
+    past_mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
     """A prediction at `step` that the peak at `peak_step` exceeded, and what explains it.
 
     `pods` ran at `step`. Those of `risen` used more at the peak than ever before, at most
     `RISEN_PODS` of the `risen_count` whose rises are highest; `risen_by` is the sum of all rises.
+    Without any, `bursts` are as many pods that used most above their own mean.
     `new_pods` ran for less than a horizon and used `new_usage` at the peak. `unknown` is the share
     of samples of these pods in the horizon before that are unknown.
     """
@@ -75,6 +86,7 @@ class Violation:
     requests: float
     pods: int
     risen: tuple[RisenPod, ...]
+    bursts: tuple[BurstPod, ...]
     risen_count: int
     risen_by: float
     new_pods: int
@@ -248,6 +260,7 @@ def _violation(judged: Judged, node: int, q: int) -> Violation:
         real_peak=float(judged.oracle[node, q]),
         requests=float(judged.requests[node, q]),
         pods=len(pods),
+        bursts=() if len(by_rise) else _bursts(pods, step, at_peak),
         risen=tuple(
             RisenPod(
                 pod=pods[row].name,
@@ -263,3 +276,19 @@ def _violation(judged: Judged, node: int, q: int) -> Violation:
         unknown=unknown / max(samples, 1),
         series=_series(judged, node, around),
     )
+
+
+def _bursts(pods: Sequence[_Pod], step: int, at_peak: FloatArray) -> tuple[BurstPod, ...]:
+    """The pods that used most above their mean, at most `RISEN_PODS`."""
+    means = np.array([_known_mean(pod.usage[: step + 1][pod.ran[: step + 1]]) for pod in pods])
+    above = at_peak - means
+    order = [row for row in np.argsort(-above, kind="stable").tolist() if above[row] > 0.0]
+    return tuple(
+        BurstPod(pod=pods[row].name, usage=float(at_peak[row]), past_mean=float(means[row]))
+        for row in order[:RISEN_PODS]
+    )
+
+
+def _known_mean(usage: FloatArray) -> float:
+    known = usage[~np.isnan(usage)]
+    return float(known.mean()) if len(known) else np.nan

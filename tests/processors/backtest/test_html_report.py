@@ -14,6 +14,7 @@ from pipeline.processors.backtest.backtest_figures import UNITS
 from pipeline.processors.backtest.html_report import detailed_variants, explanation, html_report
 from pipeline.processors.backtest.judge import Judgement, judge
 from pipeline.processors.backtest.node_details import (
+    BurstPod,
     Details,
     Judged,
     NodeSeries,
@@ -111,7 +112,8 @@ def violation(**changes: Any) -> Violation:
     )  # fmt: skip
     plain = Violation(
         node="n", step=9, peak_step=12, predicted=1000.0, real_peak=2000.0, requests=4000.0,
-        pods=16, risen=(), risen_count=0, risen_by=0.0, new_pods=0, new_usage=0.0, unknown=0.0,
+        pods=16, risen=(), bursts=(), risen_count=0, risen_by=0.0, new_pods=0,
+        new_usage=0.0, unknown=0.0,
         series=series,
     )  # fmt: skip
     return replace(plain, **changes)
@@ -127,9 +129,11 @@ def test_explanations() -> None:
         "cron-1 used 0.9 cores, 0.78 cores more than ever before (0.12 cores)",
         "2 other pods used more than ever before; all rises add up to 1.3 cores",
     ]
-    unknown = violation(new_pods=2, new_usage=2.0**30, unknown=0.031)
+    burst = BurstPod(pod="cron-1", usage=3 * 2.0**30, past_mean=2.0**29)
+    unknown = violation(bursts=(burst,), new_pods=2, new_usage=2.0**30, unknown=0.031)
     assert [*explanation(unknown, shown, UNITS["memory"])] == [
-        "no pod used more than ever before: the 16 pods peaked together",
+        "none of the 16 pods used more than ever before",
+        "cron-1 used 3 GiB; its mean before was 0.5 GiB",
         "2 of 16 pods ran for less than 24 h; they used 1 GiB at the peak",
         "3.1% of the samples of the last 24 h were unknown",
     ]

@@ -72,6 +72,7 @@ def test_a_violation_names_the_pods_that_rose_and_the_new_ones(risen: Details) -
     assert (violation.predicted, violation.real_peak, violation.requests) == (300.0, 550.0, 1500.0)
     assert (violation.step, violation.peak_step) == (17, 20)
     assert violation.risen == (RisenPod(pod="a", usage=400.0, past_peak=100.0),)
+    assert violation.bursts == ()
     assert (violation.risen_count, violation.risen_by) == (1, 300.0)
     assert (violation.new_pods, violation.new_usage, violation.unknown) == (1, 50.0, 0.0)
 
@@ -95,6 +96,11 @@ def test_pods_that_only_peak_together_did_not_rise() -> None:
     violation = details_of(trace, np.array([300.0])).violations[0]
     assert (violation.peak_step, violation.real_peak) == (24, 400.0)
     assert (violation.risen, violation.risen_by, violation.new_pods) == ((), 0.0, 0)
+    # `b` peaks more rarely: its mean is lower.
+    assert [burst.pod for burst in violation.bursts] == ["b", "a"]
+    assert [burst.usage for burst in violation.bursts] == [200.0, 200.0]
+    past = down[: violation.step + 1]
+    assert violation.bursts[0].past_mean == pytest.approx(np.mean(past))
 
 
 def test_the_series_of_a_node_is_what_ran_and_what_was_scored(risen: Details) -> None:

@@ -75,6 +75,7 @@ COMMANDS = {
     ),
     "backtest": _Command("Judge predictors on traces of past usage.", "pipeline"),
     "calibrate": _Command("Find the setting that saves most at a rate of violations.", "pipeline"),
+    "what-if": _Command("Replay history under a policy, beside another one.", "pipeline"),
     "gaps": _Command("Show what pods left unused in traces, and what pooling saves.", "pipeline"),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "recommend-thresholds": _Command(

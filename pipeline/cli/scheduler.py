@@ -2,21 +2,28 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import numpy as np
 import yaml
 
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.trace_inputs import chosen_datasets, read_reported
 from pipeline.errors import InvalidPolicyError, SpringtideError, UsageError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
-from pipeline.processors.placement.target_simulation import Outcome, SimulatedLoad, simulate
+from pipeline.processors.placement.target_simulation import (
+    Outcome,
+    SimulatedLoad,
+    UsageSeries,
+    simulate,
+)
 from pipeline.settings import Settings
 from pipeline.sources.scheduler_config import document_in
 
@@ -211,6 +218,8 @@ def read_findings(file: Path, settings: Settings, url: str | None = None) -> lis
 
 
 _DEFAULT_LOAD: Final = SimulatedLoad()
+_MOST_SERIES: Final = 2000
+"""Pods of a trace that are drawn from: their usage takes 8 bytes per step."""
 
 
 @command.command(name="simulate", cls=Command, exit_codes={0: "printed"})
@@ -243,39 +252,63 @@ _DEFAULT_LOAD: Final = SimulatedLoad()
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
 @click.option(
+    "--trace", "folder", type=click.Path(path_type=Path),
+    help="Take requests and usage of pods from the traces in this folder, in place of --request, "
+    "--used and --deviation.",
+)  # fmt: skip
+@click.option("--dataset", "names", multiple=True, help="With --trace: only this data set.")
+@click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True,
     help="Seed of the random numbers.",
 )  # fmt: skip
 @output_option
 def simulate_targets(
     wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,
-    deviation: float, seed: int, as_json: bool,
+    deviation: float, folder: Path | None, names: Sequence[str], seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate which usage targets of TargetLoadPacking lead to.
 
     Two pods arrive per window of 30 s. Each is placed on the node that TargetLoadPacking scores
     best, and uses a share of its request given by --used and --deviation. The command prints the
     usage in the hour after the last pod for --wanted as the target, and for lower targets: pods are
-    placed until the expected usage reaches the target, and actual usage varies around it.
+    placed until the expected usage reaches the target, and actual usage varies around it. With
+    --trace each pod is one of a trace from a random time on.
 
     \b
     Examples:
       springtide scheduler simulate
       springtide scheduler simulate --wanted 60 --nodes 50 --pods 800 --deviation 0.5
+      springtide scheduler simulate --trace traces --dataset april
     """
     if not all(map(math.isfinite, (wanted_percent, used, deviation))):
         raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
     load = SimulatedLoad(
         nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation
     )
-    outcomes = [
-        simulate(load, wanted_percent - below, wanted_percent, seed)
-        for below in (0.0, 5.0, 10.0, 15.0)
-    ]
+    series = None if folder is None else _usage_series(folder, names)
+    try:
+        outcomes = [
+            simulate(load, wanted_percent - below, wanted_percent, seed, series)
+            for below in (0.0, 5.0, 10.0, 15.0)
+        ]
+    except ValueError as error:
+        raise UsageError(
+            f"{folder}: {error}", hint="give fewer --pods, or a longer trace"
+        ) from error
     if as_json:
         click.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
     else:
         print_lines(_simulation_lines(outcomes))
+
+
+def _usage_series(folder: Path, names: Sequence[str]) -> UsageSeries:
+    """The pods of the first data set, of the first of its scenarios."""
+    trace = read_reported(folder, chosen_datasets(folder, names)[0])[0]
+    pods = range(min(len(trace.pods), _MOST_SERIES))
+    usage = np.full((len(pods), trace.steps), np.nan)
+    for pod in pods:
+        usage[pod, trace.start[pod] : trace.end[pod]] = trace.stay_usage(pod)[:, 0]
+    return UsageSeries(usage, trace.requests[: len(pods), 0], trace.step_seconds)
 
 
 def _format_usage(outcome: Outcome) -> str:

@@ -36,8 +36,10 @@ def chosen_datasets(folder: Path, names: Collection[str]) -> list[str]:
     return [*wanted]
 
 
-def trace_progress(trace: Trace) -> Callable[[int], None]:
-    """Report how far a trace is, every few seconds on a terminal."""
+def trace_progress(trace: Trace, what: str = "") -> Callable[[int], None]:
+    """Report how far a trace is, every few seconds on a terminal; `what` of it, if that is not
+    empty."""
+    name = ", ".join(filter(None, (trace.dataset, trace.scenario, what)))
     last = time.monotonic()
     is_first = True
 
@@ -46,7 +48,7 @@ def trace_progress(trace: Trace) -> Callable[[int], None]:
         now = time.monotonic()
         if now - last >= _PROGRESS_SECONDS:
             share = 100 * step // trace.steps
-            text = f"{trace.dataset}, {trace.scenario}: {share}% of {trace.steps} steps"
+            text = f"{name}: {share}% of {trace.steps} steps"
             print_progress(text, is_first=is_first)
             last, is_first = now, False
 

@@ -12,7 +12,7 @@ regression trees (1984).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Final, Literal
@@ -124,7 +124,7 @@ def calibrate(
         trace=trace,
         suites=suites,
         outcome=outcome if is_long else "too short",
-        setting=_setting(results, settings[best.numbers[0]]),
+        setting=_setting(results, settings),
         results=results,
         needed_seconds=None if is_long else _needed_seconds(trace, suites[0], target),
     )
@@ -167,10 +167,18 @@ def _excess(scores: FleetScores, target: float) -> float:
     return max(scores.violation + scores.violation_error - target, 0.0)
 
 
-def _setting(results: Sequence[ResourceResult], shared: Setting) -> Setting:
-    """One setting for all resources; one without a result has the values of another."""
+def _setting(results: Sequence[ResourceResult], settings: Sequence[Setting]) -> Setting:
+    """One setting for all resources; one without a result keeps its present values."""
+    chosen = results[0].setting
+    present = next(each for each in settings if each.predictor == chosen.predictor)
+    _, margin, multiplier = chosen.shared
+    other = replace(
+        present,
+        safety_margin_percent=margin,
+        nsigma_multiplier=multiplier,
+    )
     by_resource: Mapping[str, Setting] = {each.suite.resource: each.setting for each in results}
-    cpu, memory = (by_resource.get(name, shared) for name in RESOURCES)
+    cpu, memory = (by_resource.get(name, other) for name in RESOURCES)
     return joined(cpu, memory)
 
 

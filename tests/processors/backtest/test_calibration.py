@@ -129,6 +129,15 @@ def test_resources_share_predictor_and_margin() -> None:
     assert [each.alone for each in result.results] == [bold, high]
 
 
+def test_resource_without_a_result_keeps_its_present_values() -> None:
+    trace, suite = trace_of(), suite_of()
+    peaks = {setting_of(0, 0.95): 10.0, setting_of(0, 0.9): 6.0}
+    given = predicted(trace, peaks, suite, (0.0, 0.0))
+    result = calibrate(trace, [given], [*peaks], 0.1)
+    assert result.setting is not None
+    assert result.setting.quantiles == (0.9, 0.95)
+
+
 def test_points_of_unknown_outcome_do_not_count() -> None:
     trace, suite = trace_of(), suite_of()
     given = predicted(trace, PEAKS, suite, (0.05, 0.05))

@@ -1,0 +1,129 @@
+"""`springtide what-if`: replay history under a policy, beside another one."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pipeline.cli.duration_option import Duration
+from pipeline.cli.file_arguments import argument_name, read_argument
+from pipeline.cli.help_sections import Command
+from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.options import settings_options
+from pipeline.cli.replayed_policies import NodeAmounts, PolicyFile, read_policy, replayed_policy
+from pipeline.cli.safe_output import print_lines, printable
+from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
+from pipeline.cli.what_if_text import document, text_lines
+from pipeline.errors import UsageError
+from pipeline.processors.backtest.suites import Selection, selected_suites
+from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.backtest.what_if import PolicyOutcome, replay_outcome
+from pipeline.processors.descheduling.replayed_relief import ReplayedRelief
+from pipeline.settings import Settings
+
+_HOUR: Final = 3600
+
+
+@click.command(
+    cls=Command,
+    exit_codes={0: "compared", 1: "failure: a policy is invalid, or a file is no trace"},
+)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--policy", "new_file", type=click.Path(path_type=Path), required=True,
+    help="The policy to try, YAML or JSON, - for standard input.",
+)  # fmt: skip
+@click.option(
+    "--against", "old_file", type=click.Path(path_type=Path),
+    help="The policy to compare with; by default that of no file: the settings of the command, "
+    "without Mid, Batch and thresholds.",
+)  # fmt: skip
+@click.option(
+    "--capacity", type=click.Choice(["limits", "requests"]), default="limits", show_default=True,
+    help="What stands for the capacity of a node where the trace has none: the highest sum of "
+    "these of its pods.",
+)  # fmt: skip
+@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
+@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
+@click.option("--by-node", is_flag=True, help="Show the nodes that differ, too.")
+@click.option("--burn-in", type=Duration(), help="Time before anything counts.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@settings_options("model.*")
+def command(
+    settings: Settings,
+    folder: Path,
+    new_file: Path,
+    old_file: Path | None,
+    capacity: str,
+    names: Sequence[str],
+    scenarios: Sequence[str],
+    by_node: bool,
+    burn_in: float | None,
+    json_file: Path | None,
+    overwrite: bool,
+) -> None:
+    """Replay the traces in FOLDER under two policies, and show what would have been: Mid and Batch,
+    violations, savings, alerts of hot nodes, and evictions.
+
+    A policy file has any of the ConfigMap slo-controller-config, a DeschedulerConfiguration, and a
+    section `model` of settings, as documents of one file. Windows go through the processors of a
+    worker, in event time; pods that the planner would evict move. Nothing reacts to what is
+    offered. docs/how-to/try-a-policy.md describes the result.
+
+    \b
+    Examples:
+      springtide what-if traces --policy new.yaml --against old.yaml
+      springtide what-if traces --policy new.yaml --json result.json
+    """  # fmt: skip
+    if json_file is not None:
+        require_new(json_file, overwrite=overwrite)
+    files = {
+        "old": PolicyFile(settings) if old_file is None else _read(old_file, settings),
+        "new": _read(new_file, settings),
+    }
+    results = [
+        (trace, *_compared(trace, files, capacity, burn_in))
+        for name in chosen_datasets(folder, names)
+        for trace in read_reported(folder, name)
+        if not scenarios or trace.scenario in scenarios
+    ]
+    if not results:
+        raise UsageError("no trace is left", hint="drop one of --dataset, --scenario")
+    print_lines(text_lines(results, by_node=by_node))
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(document(results), indent=1).encode())
+
+
+def _read(file: Path, settings: Settings) -> PolicyFile:
+    policy = read_policy(read_argument(file), argument_name(file), settings)
+    for warning in policy.warnings:
+        click.echo(f"warning: {printable(warning)}", err=True)
+    return policy
+
+
+def _compared(
+    trace: Trace, files: Mapping[str, PolicyFile], capacity: str, burn_in: float | None
+) -> tuple[dict[str, PolicyOutcome], list[str]]:
+    """What each policy would have done in a trace, and what of it was assumed."""
+    amounts = NodeAmounts.of(trace, capacity)
+    outcomes = {}
+    for name, file in files.items():
+        policy = replayed_policy(trace, file, amounts)
+        suites = selected_suites(
+            trace,
+            Selection(
+                horizon_hours=[policy.config.horizon_seconds / _HOUR],
+                burn_in_hours=None if burn_in is None else burn_in / _HOUR,
+            ),
+        )
+        steps = round(suites[0].burn_in_hours * _HOUR / trace.step_seconds)
+        relief = None
+        if file.descheduling is not None:
+            relief = ReplayedRelief(trace.nodes, amounts.amounts, file.descheduling).moves
+        outcomes[name] = replay_outcome(
+            trace, policy, steps, suites[0].stride_steps, relief, trace_progress(trace, name)
+        )
+    return outcomes, amounts.notes

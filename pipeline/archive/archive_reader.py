@@ -106,10 +106,24 @@ def read_table(
     schema = schema_of(columns)
     needed = [*dict.fromkeys([*schema.names, "node"])]
     tables = [
-        _of_nodes(file.parquet.read(columns=needed), nodes).select(schema.names)
-        for file in map(_open, (file.path for file in files_of_days(directory, since, until)))
+        _of_nodes(table, nodes).select(schema.names)
+        for table in file_tables(directory, needed, since=since, until=until)
     ]
     return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def file_tables(
+    directory: Path, columns: Sequence[str], *, since: date | None = None, until: date | None = None
+) -> Iterator[pa.Table]:
+    """Yield these columns of each file of the days since <= day <= until (UTC), one at a time.
+
+    Raises `UsageError` without an archive, `InvalidRecordError` for a damaged file.
+    """
+    for file in files_of_days(directory, since, until):
+        try:
+            yield _open(file.path).parquet.read(columns=[*columns])
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

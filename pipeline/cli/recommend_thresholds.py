@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ import msgspec
 import numpy as np
 import yaml
 
+from pipeline.archive.archive_reader import file_tables
 from pipeline.cli.explain_request import SETTINGS, load_rules
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options, silence_logs
@@ -17,6 +20,7 @@ from pipeline.cli.safe_output import print_lines
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError
+from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.hot_nodes.threshold_advice import Advice, Present, advise
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
@@ -35,6 +39,8 @@ from pipeline.table.table_feed import NODE_TOPICS
 from pipeline.topics.hot_node_policy import DEFAULT_POOL
 from pipeline.topics.registry import PREDICTIONS, Topic
 
+ARCHIVE_DAYS: Final = 14
+"""Two weeks have every day of the week twice; older usage may be that of other workloads."""
 _NO_PROPOSAL: Final = 4
 _WIDTH: Final = 100
 _HEADERS: Final = (
@@ -87,8 +93,13 @@ class ThresholdAdvice(msgspec.Struct, frozen=True, kw_only=True):
     "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text",
     show_default=True, help="Output format; yaml are arguments to paste.",
 )  # fmt: skip
+@click.option(
+    "--archive", "directory", type=click.Path(path_type=Path), metavar="DIRECTORY",
+    help="Use the average usage of the last 14 days in this archive, as `springtide archive` "
+    "writes it, instead of what the models have learned.",
+)  # fmt: skip
 @settings_options(*SETTINGS)
-def command(settings: Settings, output: str) -> None:
+def command(settings: Settings, output: str, directory: Path | None) -> None:
     """Propose thresholds of usage for each node pool and for the scheduler, by three sigma.
 
     Usual usage of a pool is its mean over time and nodes, plus or minus three standard deviations.
@@ -100,10 +111,12 @@ def command(settings: Settings, output: str) -> None:
     Examples:
       springtide recommend-thresholds
       springtide recommend-thresholds -o yaml
+      springtide recommend-thresholds --archive /var/lib/springtide/archive
       springtide recommend-thresholds -o json | jq '.pools[].items[] | {rule, three_sigma_percent}'
     """
     silence_logs(settings)
-    advice = asyncio.run(_advice(settings))
+    history = None if directory is None else read_history(directory, SystemClock().now())
+    advice = asyncio.run(_advice(settings, history))
     if output == "json":
         click.echo(msgspec.json.encode(advice))
     else:
@@ -112,7 +125,16 @@ def command(settings: Settings, output: str) -> None:
         raise click.exceptions.Exit(_NO_PROPOSAL)
 
 
-async def _advice(settings: Settings) -> ThresholdAdvice:
+def read_history(directory: Path, now: float) -> UsageHistory:
+    """The usage of the last days of an archive. Raises `UsageError` if the directory is none."""
+    today, history = datetime.fromtimestamp(now, UTC).date(), UsageHistory()
+    since = today - timedelta(days=ARCHIVE_DAYS)
+    for rows in file_tables(directory, USAGE_COLUMNS, since=since):
+        history.add(rows)
+    return history
+
+
+async def _advice(settings: Settings, history: UsageHistory | None) -> ThresholdAdvice:
     placement, store = load_rules(settings.extender).placement, HistoryStore()
 
     def apply_record(
@@ -122,11 +144,11 @@ async def _advice(settings: Settings) -> ThresholdAdvice:
             return store.apply(key, value, headers)
         return apply(table, topic, key, value, headers)
 
-    topics = (*NODE_TOPICS, PREDICTIONS)
+    topics = NODE_TOPICS if history else (*NODE_TOPICS, PREDICTIONS)
     async with read_table(settings, Table(), topics, apply_record=apply_record) as feed:
         now = SystemClock().now()
         stale_after = placement.expiration_seconds(settings.extender.stale_after_seconds)
-        pools = list(pool_histories(feed.table, store, now, stale_after))
+        pools = list(pool_histories(feed.table, history or store, now, stale_after))
     if not pools:
         raise NotReadyError(
             "there is no node", hint="start `springtide exporter` on a node and one worker"

@@ -1,12 +1,13 @@
-"""Mean and deviation of each node's usage over days, from predictions, by node pool.
+"""Mean and deviation of each node's usage over days, by node pool.
 
-The numbers are terms of the predictors `nsigma-v1` and `nsigma-v2`. Where neither runs, the history
-of nodes is unknown.
+The numbers of predictions are terms of the predictors `nsigma-v1` and `nsigma-v2`. Where neither
+runs, the history of nodes is unknown. An archive has them, too
+(`pipeline.processors.archive.usage_history`).
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -47,6 +48,14 @@ class _History(NamedTuple):
     position: Position
     at: float
     values: FloatArray
+
+
+class Histories(Protocol):
+    """Histories of nodes."""
+
+    def values(self, node: str, now: float) -> FloatArray:
+        """Mean, deviation, seconds and samples (4, rules) of a node, cores and bytes; NaN is
+        unknown."""
 
 
 class HistoryStore:
@@ -135,7 +144,7 @@ def by_rule(node: Mapping[str, float], prod: Mapping[str, float]) -> FloatArray:
 
 
 def pool_histories(
-    table: Table, store: HistoryStore, now: float, expiration_seconds: float
+    table: Table, store: Histories, now: float, expiration_seconds: float
 ) -> Iterator[PoolHistory]:
     """Yield the history of each pool, by name; usage older than `expiration_seconds` is stale.
     Nodes without thresholds are in the default pool."""

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 import yaml
 from aiokafka import AIOKafkaProducer
+from click.testing import CliRunner
 
+from pipeline.cli.main import cli
 from pipeline.cli.recommend_thresholds import (
     PoolAdvice,
     ThresholdAdvice,
@@ -259,3 +261,23 @@ async def test_known_usage_gives_the_known_proposal_through_a_real_broker(
             ]
         },
     }
+    # The archive has the average usage, whatever statistic the models learn.
+    archive = tmp_path / "archive"
+    address = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic-prefix", kafka.topic_prefix)
+    written = await asyncio.to_thread(
+        subprocess.run,
+        springtide("archive", *address, "--directory", str(archive), "--until-end"),
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert written.returncode == 0, written.stderr
+    archived = await asyncio.to_thread(run, kafka, "-o", "json", "--archive", str(archive))
+    (known,) = read_pool(json.loads(archived.stdout), "gold").items
+    assert (known.mean_percent, known.sigma_percent) == (50.0, 9.5)
+    assert (known.proposed_low_percent, known.proposed_high_percent) == (41, 79)
+
+
+def test_a_directory_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["recommend-thresholds", "--archive", str(tmp_path / "none")])
+    assert (result.exit_code, "cannot read" in result.stderr) == (2, True)
+    result = CliRunner().invoke(cli, ["recommend-thresholds", "--archive", str(tmp_path)])
+    assert (result.exit_code, "has no file of an archive" in result.stderr) == (2, True)

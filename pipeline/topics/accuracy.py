@@ -8,7 +8,7 @@ its last window, without a judgement unless their horizon was nearly over. After
 may be written again: a repeat has the node and `made_at` of the first.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ from pipeline.topics.result_header import Result, check_time
 
 KNOWN_SHARE: Final = 0.9
 """A peak is judged if usage was known for this share of its horizon."""
+
+LONGEST_HORIZON_SECONDS: Final = 1e9
+"""A longer one is none that a worker has: settings allow a year."""
 
 
 class PeakAmounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -73,7 +76,7 @@ class AccuracyRecord(Result, frozen=True, kw_only=True):
     """
 
     made_at: str
-    horizon_seconds: float
+    horizon_seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_HORIZON_SECONDS)]
     pool: str = ""
     decides: str
     requests: PeakAmounts

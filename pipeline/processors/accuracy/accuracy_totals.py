@@ -72,7 +72,7 @@ class AccuracyTotals:
                 group = PeakGroup(record.pool, predictor, resource)
                 judged: Judgement = getattr(judgement, resource)
                 self._sums[group][record.node] += _sums_of(record, judged, resource)
-                if judged.violated is not None:
+                if _is_judged(record, judged, resource):
                     newest = _Newest(parse_time(record.as_of), record.horizon_seconds)
                     self._judged[group, record.node] = newest
 
@@ -121,9 +121,16 @@ class AccuracyTotals:
             yield group, over_machines(machines)
 
 
+def _is_judged(record: AccuracyRecord, judged: Judgement, resource: str) -> bool:
+    """Whether a judgement has all that a judged peak has; anybody may have written the record."""
+    requests: float | None = getattr(record.requests, resource)
+    needed = (judged.violated, judged.severity, judged.savings, getattr(record.highest, resource))
+    return bool(requests and requests > 0.0) and None not in needed
+
+
 def _sums_of(record: AccuracyRecord, judged: Judgement, resource: str) -> FloatArray:
     requests = getattr(record.requests, resource)
-    if judged.violated is None:
+    if not _is_judged(record, judged, resource):
         # Without requests there is nothing to judge.
         return np.array([0.0, 0.0, 0.0, 0.0, 0.0, float(requests != 0.0)])
     highest = min(getattr(record.highest, resource), requests)

@@ -1,17 +1,21 @@
 """A followed peak as a record, and records as scores: those of the backtest's protocol."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals, PeakGroup
 from pipeline.processors.accuracy.judged_peaks import judge
 from pipeline.processors.backtest.protocol import TOLERANCE, over_machines, score
 from pipeline.processors.backtest.trace import MEBIBYTE
 from pipeline.processors.model.pending_peaks import EndedPeak
-from pipeline.topics.accuracy import AccuracyRecord, Judgement
+from pipeline.topics.accuracy import AccuracyRecord, Judgement, PeakAmounts, PredictorJudgement
+from pipeline.topics.codec import decode_json, encode_json
 
 NAN = np.nan
 HOUR_MS = 3_600_000
@@ -72,6 +76,34 @@ def test_peak_is_not_judged_without_enough_usage_without_requests_or_without_a_p
 def test_usage_that_was_never_known_is_unknown_and_not_zero() -> None:
     judged = record((400.0, 400.0), (0.0, 0.0), known=(0.0, 1.0))
     assert (judged.highest.cpu, judged.highest.memory) == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"predictors": {"percentile": PredictorJudgement(cpu=Judgement(violated=True))}},
+        {"requests": PeakAmounts()},
+        {"requests": PeakAmounts(cpu=-1.0, memory=0.0)},
+        {"highest": PeakAmounts()},
+    ],
+)
+def test_totals_take_a_judgement_that_lacks_something_for_an_unjudged_peak(
+    changes: dict[str, Any],
+) -> None:
+    totals = AccuracyTotals()
+    totals.add(msgspec.structs.replace(record((400.0, 100.0), (500.0, 50.0)), **changes))
+    group = PeakGroup("large", "percentile", "cpu")
+    assert (dict(totals.scores())[group].points, totals.unjudged(group)) == (0, 1)
+    assert np.isnan(totals.judged_until(group))
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e300])
+def test_record_with_an_impossible_horizon_is_invalid(seconds: float) -> None:
+    text = encode_json(record((400.0, 0.0), (500.0, 0.0))).replace(
+        b'"horizon_seconds":86400.0', f'"horizon_seconds":{seconds}'.encode()
+    )
+    with pytest.raises(InvalidRecordError, match="horizon_seconds"):
+        decode_json(AccuracyRecord, text)
 
 
 AMOUNTS = st.floats(0.0, 2000.0)

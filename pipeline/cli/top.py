@@ -59,7 +59,10 @@ ACCURACY_SECONDS: Final = 7 * 86_400.0
     help="Also read the peaks that were judged in the last 7 days, for VIOL%.",
 )  # fmt: skip
 @extender_options
-@settings_options(*KAFKA_CLIENT, "extender.stale_after_seconds", "model.accuracy_interval_seconds")
+@settings_options(
+    *KAFKA_CLIENT, "kafka.partitions", "extender.stale_after_seconds",
+    "model.accuracy_interval_seconds",
+)  # fmt: skip
 def command(
     settings: Settings, watch: bool, sort: str, as_json: bool, no_headers: bool, with_limits: bool,
     with_accuracy: bool, extender: ExtenderClient | None,

@@ -119,11 +119,14 @@ def file_tables(
 
     Raises `UsageError` without an archive, `InvalidRecordError` for a damaged file.
     """
+    schema = schema_of(columns)
     for file in files_of_days(directory, since, until):
         try:
-            yield _open(file.path).parquet.read(columns=[*columns])
-        except (pa.ArrowException, OSError) as error:
+            read = _open(file.path).parquet.read(columns=schema.names)
+            rows = read.select(schema.names).cast(schema)
+        except (pa.ArrowException, OSError, KeyError) as error:
             raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
+        yield rows
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
@@ -144,7 +147,7 @@ def _open(path: Path) -> _File:
     try:
         parquet = pq.ParquetFile(path)
         return _File(parquet, segment_metadata(parquet.metadata))
-    except (pa.ArrowException, RecordError) as error:
+    except (pa.ArrowException, RecordError, OSError) as error:
         raise InvalidRecordError(f"{path} is not a file of an archive: {error!s:.200}") from error
 
 
@@ -166,10 +169,10 @@ def _records(
             continue
         try:
             table = _of_nodes(opened(path).parquet.read_row_group(number), nodes)
+            for batch in table.combine_chunks().to_batches():
+                yield from archived_windows(batch)
         except (pa.ArrowException, OSError) as error:
             raise InvalidRecordError(f"{path} cannot be read: {error!s:.200}") from error
-        for batch in table.combine_chunks().to_batches():
-            yield from archived_windows(batch)
 
 
 def _in_order_of_time(records: Iterator[LoggedWindow]) -> Iterator[tuple[int, LoggedWindow]]:

@@ -3,10 +3,13 @@
 import os
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.archive import segment_writer
@@ -20,10 +23,11 @@ from pipeline.archive.archive_files import (
     recover,
     remove_before,
 )
-from pipeline.archive.archive_reader import read_table, read_windows
+from pipeline.archive.archive_reader import file_tables, read_table, read_windows
 from pipeline.archive.segment_writer import SegmentWriter, day_of
 from pipeline.errors import ArchiveError, InvalidRecordError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
+from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
 from tests.archive.archives import TODAY, log_of, metadata_of, write
 from tests.processors.archive.window_equality import parts
 
@@ -105,6 +109,60 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     for read in (read_windows, read_table):
         with pytest.raises(InvalidRecordError, match="not a file of an archive"):
             list(read(tmp_path))
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def without_a_column(path: Path) -> None:
+    table, metadata = pq.read_table(path), pq.ParquetFile(path).metadata.metadata
+    pq.write_table(table.drop_columns(["kind"]).replace_schema_metadata(dict(metadata)), path)
+
+
+def with_text_for_a_number(path: Path) -> None:
+    table, metadata = pq.read_table(path), pq.ParquetFile(path).metadata.metadata
+    place = table.column_names.index("cpu_cores_avg")
+    table = table.set_column(place, "cpu_cores_avg", pa.array(["x"] * len(table)))
+    pq.write_table(table.replace_schema_metadata(dict(metadata)), path)
+
+
+def with_nothing_for_an_offset(path: Path) -> None:
+    table, metadata = pq.read_table(path), pq.ParquetFile(path).metadata.metadata
+    place = table.column_names.index("log_offset")
+    table = table.set_column(place, "log_offset", pa.nulls(len(table), pa.int64()))
+    pq.write_table(table.replace_schema_metadata(dict(metadata)), path)
+
+
+def as_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def read_history(directory: Path) -> None:
+    history = UsageHistory()
+    for rows in file_tables(directory, USAGE_COLUMNS):
+        history.add(rows)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncated, without_a_column, with_text_for_a_number, with_nothing_for_an_offset,
+        as_a_directory,
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """By every reader that needs what is damaged: an offset is none in a table of all rows."""
+    write(tmp_path, log_of(3, 60), 2)
+    damage(archive_files(tmp_path)[0].path)
+    with pytest.raises(InvalidRecordError):
+        [*read_windows(tmp_path)]
+    with pytest.raises(InvalidRecordError):
+        read_history(tmp_path)
+    if damage is not with_nothing_for_an_offset:
+        with pytest.raises(InvalidRecordError, match=r"windows-00000000\.parquet"):
+            read_table(tmp_path)
 
 
 def test_the_newest_segment_has_the_position(tmp_path: Path) -> None:

@@ -14,15 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
+from pipeline.processors.model.model_config import MAX_USAGE
 from pipeline.processors.model.resource_pairs import per_resource
+from pipeline.processors.model.training_batch import valid
 
 USAGE_COLUMNS: Final = (
     "type", "log_partition", "log_offset", "node", "window_start", "window_end", "kind",
     "coverage", "cpu_cores_avg", "memory_bytes_avg", "pod_class",
 )  # fmt: skip
 """The columns of an archive that a history needs."""
+_NEEDED: Final = ("log_partition", "log_offset", "node", "window_start", "window_end", "kind")
 LEAST_COVERAGE: Final = 0.5
 """A window that was measured for less of its time says little."""
 
@@ -43,16 +47,22 @@ class UsageHistory:
 
     def add(self, rows: pa.Table) -> None:
         """Count the windows of these rows, in `USAGE_COLUMNS`, whose rows follow each other. The
-        first of several windows of a node that end at the same time counts."""
+        first of several windows of a node that end at the same time counts.
+
+        Raises `InvalidRecordError` for a row without node, time or place in the log."""
         rows = rows.filter(pc.equal(rows["type"], "window"))
         if not len(rows):
             return
+        for name in _NEEDED:
+            if rows[name].null_count:
+                raise InvalidRecordError(f"a row of a window has no {name}")
         window = _window_numbers(rows)
         is_node = _equal(rows["kind"], "node")
-        usage = np.stack([_numbers(rows[f"{name}_avg"]) for name in ("cpu_cores", "memory_bytes")])
-        prod = _prod_usage(rows, window, usage.T, is_node)
+        columns = [_numbers(rows[f"{name}_avg"]) for name in ("cpu_cores", "memory_bytes")]
+        usage = valid(np.stack(columns, axis=1), MAX_USAGE)
+        prod = _prod_usage(rows, window, usage)
         node_rows = np.flatnonzero(is_node)
-        values = np.concatenate([usage.T[node_rows], prod[window[node_rows]]], axis=1)
+        values = np.concatenate([usage[node_rows], prod[window[node_rows]]], axis=1)
         values[_numbers(rows["coverage"])[node_rows] < LEAST_COVERAGE] = np.nan
         start_ms, end_ms = (
             rows[name].cast(pa.int64()).to_numpy()[node_rows]
@@ -109,9 +119,7 @@ def _window_numbers(rows: pa.Table) -> IntArray:
     return np.cumsum(begins) - 1
 
 
-def _prod_usage(
-    rows: pa.Table, window: IntArray, usage: FloatArray, is_node: npt.NDArray[np.bool_]
-) -> FloatArray:
+def _prod_usage(rows: pa.Table, window: IntArray, usage: FloatArray) -> FloatArray:
     """The usage of Prod in each window, (windows, 2): what its pods used in the part of the window
     in which they were measured."""
     classes = rows["pod_class"].cast(pa.string())

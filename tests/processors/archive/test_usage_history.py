@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
 from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.arrays import FloatArray
@@ -109,3 +110,24 @@ def test_windows_of_a_second_source_and_ends_of_nodes_do_not_count() -> None:
     windows = [window("n", 0, 4.0), window("n", 0, 16.0), departure("n", 1_700_000_000_000)]
     assert history_of([*windows, window("n", 1, 4.0)]).values("n", NOW)[0, 0] == 4.0
     assert np.isnan(history_of([departure("n", 1_700_000_000_000)]).values("n", NOW)).all()
+
+
+@pytest.mark.parametrize("cores", [-1.0, float("inf"), 1e300])
+def test_impossible_usage_is_unknown(cores: float) -> None:
+    history = history_of([window("n", 0, 4.0), window("n", 1, cores)])
+    assert history.values("n", NOW)[:, 0].tolist() == [4.0, 0.0, 60.0, 1.0]
+
+
+def test_usage_of_prod_is_unknown_with_that_of_a_pod() -> None:
+    history = history_of([window("n", 0, 9.0, ("a", "prod", 1.0), ("b", "prod", float("nan")))])
+    assert np.isnan(history.values("n", NOW)[0, 2])
+
+
+@pytest.mark.parametrize("column", ["node", "log_offset", "window_end", "kind"])
+def test_rows_that_lack_what_they_need_are_invalid(column: str) -> None:
+    rows = pa.Table.from_batches([archive_rows([LoggedWindow(0, 0, window("n", 0, 4.0))])])
+    rows = rows.select([*USAGE_COLUMNS])
+    place = rows.column_names.index(column)
+    nothing = pa.nulls(len(rows), rows.schema.field(column).type)
+    with pytest.raises(InvalidRecordError, match=f"no {column}"):
+        UsageHistory().add(rows.set_column(place, column, nothing))

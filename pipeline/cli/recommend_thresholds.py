@@ -20,9 +20,9 @@ from pipeline.cli.safe_output import print_lines
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError
-from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.hot_nodes.threshold_advice import Advice, Present, advise
+from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, select_limits
 from pipeline.settings import Settings

@@ -2,7 +2,7 @@
 
 The numbers of predictions are terms of the predictors `nsigma-v1` and `nsigma-v2`. Where neither
 runs, the history of nodes is unknown. An archive has them, too
-(`pipeline.processors.archive.usage_history`).
+(`pipeline.processors.hot_nodes.usage_history`).
 """
 
 from collections import Counter

@@ -27,7 +27,7 @@ from pipeline.archive.archive_reader import file_tables, read_table, read_window
 from pipeline.archive.segment_writer import SegmentWriter, day_of
 from pipeline.errors import ArchiveError, InvalidRecordError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
-from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
+from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from tests.archive.archives import TODAY, log_of, metadata_of, write
 from tests.processors.archive.window_equality import parts
 

@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
-from pipeline.processors.archive.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.hot_nodes.threshold_advice import NodeHistories, Present, advise
+from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.join.pod_facts import pod_row as facts_of
 from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.topics.pods import PodRecord

@@ -1,4 +1,4 @@
-"""Mean and deviation of the average usage of nodes over the windows of an archive.
+"""Mean and deviation of the average usage of nodes over the windows of an archive, by rule.
 
 A window counts with its length. Means and sums of squared deviations of two parts are combined
 without loss of digits (Chan, Golub, LeVeque: Updating Formulae and a Pairwise Algorithm for

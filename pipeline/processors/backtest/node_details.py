@@ -73,7 +73,8 @@ class Violation:
 
     `pods` ran at `step`. Those of `risen` used more at the peak than ever before, at most
     `RISEN_PODS` of the `risen_count` whose rises are highest; `risen_by` is the sum of all rises.
-    Without any, `bursts` are as many pods that used most above their own mean.
+    If that is less than half of what was missing, `bursts` are as many of the other pods, those
+    that used most above their own mean.
     `new_pods` ran for less than a horizon and used `new_usage` at the peak. `unknown` is the share
     of samples of these pods in the horizon before that are unknown.
     """
@@ -252,15 +253,17 @@ def _violation(judged: Judged, node: int, q: int) -> Violation:
     by_rise = by_rise[rise[by_rise] > 0.0]  # NaN is not
     predicted = effective(judged.predictions[node, q], judged.requests[node, q])
     around = slice(max(step - 2 * horizon, 0), min(step + horizon + 1, trace.steps))
+    real_peak = float(judged.oracle[node, q])
+    is_unexplained = rise[by_rise].sum() < (real_peak - predicted) / 2
     return Violation(
         node=trace.nodes[node],
         step=step,
         peak_step=step + 1 + peak,
         predicted=float(predicted),
-        real_peak=float(judged.oracle[node, q]),
+        real_peak=real_peak,
         requests=float(judged.requests[node, q]),
         pods=len(pods),
-        bursts=() if len(by_rise) else _bursts(pods, step, at_peak),
+        bursts=_bursts(pods, step, at_peak, rise) if is_unexplained else (),
         risen=tuple(
             RisenPod(
                 pod=pods[row].name,
@@ -278,10 +281,12 @@ def _violation(judged: Judged, node: int, q: int) -> Violation:
     )
 
 
-def _bursts(pods: Sequence[_Pod], step: int, at_peak: FloatArray) -> tuple[BurstPod, ...]:
-    """The pods that used most above their mean, at most `RISEN_PODS`."""
+def _bursts(
+    pods: Sequence[_Pod], step: int, at_peak: FloatArray, rise: FloatArray
+) -> tuple[BurstPod, ...]:
+    """The pods without a rise that used most above their mean, at most `RISEN_PODS`."""
     means = np.array([_known_mean(pod.usage[: step + 1][pod.ran[: step + 1]]) for pod in pods])
-    above = at_peak - means
+    above = np.where(rise > 0.0, 0.0, at_peak - means)
     order = [row for row in np.argsort(-above, kind="stable").tolist() if above[row] > 0.0]
     return tuple(
         BurstPod(pod=pods[row].name, usage=float(at_peak[row]), past_mean=float(means[row]))

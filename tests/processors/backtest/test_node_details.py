@@ -161,3 +161,15 @@ def test_unknown_usage_before_a_violation_is_counted() -> None:
     violation = details_of(trace, np.array([200.0])).violations[0]
     # A value holds for an hour, so that one sample of the gap is unknown.
     assert (violation.step, violation.unknown) == (16, 1 / HORIZON)
+
+
+def test_bursts_are_named_beside_rises_that_explain_little() -> None:
+    burst = [400 if step in (5, 20) else 20 for step in range(STEPS)]
+    rise = [20] * 20 + [40] * 20
+    trace = trace_of(
+        [series_row("a", burst), series_row("b", rise), series_row("c", [20] * STEPS)],
+        [stay_row(name, name, 0, STEPS) for name in "abc"],
+    )
+    violation = details_of(trace, np.array([100.0])).violations[0]
+    assert violation.risen == (RisenPod(pod="b", usage=40.0, past_peak=20.0),)
+    assert [(burst.pod, burst.usage) for burst in violation.bursts] == [("a", 400.0)]

@@ -7,7 +7,7 @@ Other programs read the files as they are: docs/reference/archive.md.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date
 from functools import lru_cache
 from itertools import groupby, islice
@@ -127,6 +127,34 @@ def file_tables(
         except (pa.ArrowException, OSError, KeyError) as error:
             raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
         yield rows
+
+
+def read_batches(
+    directory: Path,
+    columns: Sequence[str],
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the days since <= day <= until (UTC) in these columns, in the order of the
+    files, a batch for each row group: all rows of a window are in one batch.
+
+    `progress` is called with the share that was read, 0 to 1. Raises as `read_windows`.
+    """
+    schema = schema_of(columns)
+    files = files_of_days(directory, since, until)
+    for place, file in enumerate(files):
+        parquet = _open(file.path).parquet
+        groups = parquet.num_row_groups
+        for group in range(groups):
+            try:
+                read = parquet.read_row_group(group, columns=schema.names)
+                table = read.select(schema.names).cast(schema)
+            except (pa.ArrowException, OSError, KeyError) as error:
+                raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
+            yield from table.combine_chunks().to_batches()
+            progress((place + (group + 1) / groups) / len(files))
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

@@ -19,9 +19,9 @@ from pipeline.cli.backtest_files import (
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
+from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.html_report import detailed_variants, html_report
@@ -41,9 +41,12 @@ _HOUR: Final = 3600
 
 @click.command(
     cls=Command,
-    exit_codes={0: "judged", 1: "failure: a file is no trace, or a predictor failed"},
+    exit_codes={
+        0: "judged",
+        1: "failure: an input is damaged or too large, Kafka is unavailable, or a predictor failed",
+        3: "with --live: the topic is missing",
+    },
 )
-@click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--variants",
     "variants_file",
@@ -103,10 +106,11 @@ _HOUR: Final = 3600
     help="Write a report with figures here: one file, to open in a browser.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
-@settings_options("model.*")
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
+@trace_input_options
 def command(
     settings: Settings,
-    folder: Path,
+    inputs: TraceInput,
     variants_file: Path | None,
     peers: bool,
     risks: Sequence[float],
@@ -123,13 +127,14 @@ def command(
     html_file: Path | None,
     overwrite: bool,
 ) -> None:
-    """Judge predictors on the traces in FOLDER: how often they predicted too little, and how much
-    of the requests they would have given away.
+    """Judge predictors on past usage: how often they predicted too little, and how much of the
+    requests they would have given away.
 
-    The predictors run as in a worker, in event time. A data set is a pair of files,
-    NAME.series.parquet and NAME.placement.parquet, or the same as .csv or .csv.gz, or a folder
-    NAME.prometheus with range exports of Prometheus. docs/reference/backtest.md describes the
-    files, the protocol and the results.
+    The predictors run as in a worker, in event time. FOLDER is an archive (of `springtide
+    archive`), or has traces: pairs of files NAME.series.parquet and NAME.placement.parquet, or the
+    same as .csv or .csv.gz, or folders NAME.prometheus with range exports of Prometheus. --live
+    reads the log of a running cluster. docs/reference/backtest.md describes inputs, protocol and
+    results.
 
     \b
     Examples:
@@ -137,6 +142,8 @@ def command(
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
       springtide backtest traces --risk 0.01 --risk 0.02
       springtide backtest traces --variants variants.yaml --dataset april
+      springtide backtest /var/lib/springtide/archive --since 30d
+      springtide backtest --live --horizon 1h --burn-in 6h
     """  # fmt: skip
     results = [path for path in (json_file, parquet_file, html_file) if path is not None]
     for path in results:
@@ -164,9 +171,8 @@ def command(
     )
     detailed = detailed_variants(variants) if html_file is not None else []
     judgements: list[Judgement] = []
-    of_suites = [] if given is None else [suite.dataset for suite in given]
-    for name in chosen_datasets(folder, names or of_suites):
-        for trace in read_reported(folder, name):
+    for name in inputs.chosen(names or [suite.dataset for suite in given or ()]):
+        for trace in inputs.read(name):
             suites = _suites(trace, given, selection)
             if suites:
                 judgements += judge(trace, suites, variants, trace_progress(trace), detailed)

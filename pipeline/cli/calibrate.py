@@ -13,9 +13,9 @@ from pipeline.cli.calibration_text import document, text_lines, yaml_lines
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
+from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.calibration import (
     Calibration,
@@ -51,13 +51,13 @@ _COLUMN_HELP: Final = {
     cls=Command,
     exit_codes={
         0: "a setting was found, and its rate held in the later half",
-        1: "failure: a file is no trace, or a predictor failed",
-        3: "no setting reaches the rate, or it did not hold; the closest is printed",
+        1: "failure: an input is damaged or too large, Kafka is unavailable, or a predictor failed",
+        3: "no setting reaches the rate, or it did not hold; the closest is printed; with --live "
+        "also: the topic is missing",
         4: "the history is too short to be sure",
     },
     tables=_COLUMN_HELP,
 )
-@click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--violation", "target", type=click.FloatRange(0, 0.5, min_open=True), required=True,
     help="Highest rate of violations, a share such as 0.02.",
@@ -76,10 +76,11 @@ _COLUMN_HELP: Final = {
 )  # fmt: skip
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options("model.*")
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
+@trace_input_options
 def command(
     settings: Settings,
-    folder: Path,
+    inputs: TraceInput,
     target: float,
     names: Sequence[str],
     scenarios: Sequence[str],
@@ -90,9 +91,11 @@ def command(
     json_file: Path | None,
     overwrite: bool,
 ) -> None:
-    """Find the setting that saves most on the traces in FOLDER, while its rate of violations is at
-    most --violation.
+    """Find the setting that saves most on past usage, while its rate of violations is at most
+    --violation.
 
+    FOLDER has traces or is an archive, as for `springtide backtest`; --live reads the log of a
+    running cluster.
     The command tries margins, quantiles, deviations and half-lives of the predictors of
     model.predictors, by the protocol of `springtide backtest`, with the horizon of the settings.
     The earlier half of the history chooses, the later half judges. docs/how-to/choose-settings.md
@@ -103,6 +106,7 @@ def command(
       springtide calibrate traces --violation 0.02
       springtide calibrate traces --violation 0.05 --predictors '[percentile, nsigma-v2]'
       springtide calibrate traces --violation 0.02 -o yaml
+      springtide calibrate /var/lib/springtide/archive --violation 0.02 --since 60d
     """  # fmt: skip
     if json_file is not None:
         require_new(json_file, overwrite=overwrite)
@@ -117,8 +121,8 @@ def command(
     )
     results = [
         result
-        for name in chosen_datasets(folder, names)
-        for trace in read_reported(folder, name)
+        for name in inputs.chosen(names)
+        for trace in inputs.read(name)
         if (result := _calibrated(trace, selection, tried, variants, target))
     ]
     if not results:

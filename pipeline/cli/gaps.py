@@ -10,9 +10,9 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import output_option, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import read_reported
+from pipeline.cli.trace_inputs import TraceInput, trace_input_options
 from pipeline.errors import UsageError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.gaps import Gaps, Grouping, Share, measure_gaps
@@ -21,7 +21,6 @@ from pipeline.processors.backtest.report import percent
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
-from pipeline.sources.trace_folders import datasets
 
 _UNITS: Final = {"cpu": "millicores", "memory": "bytes"}
 _HEADERS: Final = (
@@ -92,10 +91,13 @@ class GapsList(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command(
     cls=Command,
-    exit_codes={0: "shown", 1: "failure: a file is no trace"},
+    exit_codes={
+        0: "shown",
+        1: "failure: an input is damaged or too large, or Kafka is unavailable",
+        3: "with --live: the topic is missing",
+    },
     tables=_COLUMN_HELP,
 )
-@click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--by", "grouping", type=click.Choice(["node", "workload"]), default="node", show_default=True,
     help="Groups to show below the fleet.",
@@ -107,43 +109,47 @@ class GapsList(msgspec.Struct, frozen=True, kw_only=True):
     help="Write a page with figures here: one file, to open in a browser.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options()
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.training_statistic")
+@trace_input_options
 def command(
     settings: Settings,
-    folder: Path,
+    inputs: TraceInput,
     grouping: Grouping,
     as_json: bool,
     no_headers: bool,
     html_file: Path | None,
     overwrite: bool,
 ) -> None:
-    """Show what pods left unused in the traces in FOLDER: usage against requests and limits, and
-    the peak of a sum against the sum of the peaks.
+    """Show what pods left unused: usage against requests and limits, and the peak of a sum against
+    the sum of the peaks.
 
-    Low shares are what overcommitment may give to others. The traces are those of `springtide
-    backtest`; docs/how-to/measure-gaps.md describes the result. Unknown values are `-`.
+    Low shares are what overcommitment may give to others. FOLDER has traces or is an archive, as
+    for `springtide backtest`; --live reads the log of a running cluster.
+    docs/how-to/measure-gaps.md describes the result. Unknown values are `-`.
 
     \b
     Examples:
       springtide gaps traces
       springtide gaps traces --by workload --html gaps.html
+      springtide gaps --live --since 24h
       springtide gaps traces -o json | jq '.items[] | select(.level == "fleet") | .pod_pooling'
     """  # fmt: skip
     if html_file is not None:
         require_new(html_file, overwrite=overwrite)
     measured: list[tuple[Trace, Gaps]] = []
-    for name in datasets(folder):
-        for trace in read_reported(folder, name):
+    for name in inputs.names:
+        for trace in inputs.read(name):
             measured += [(trace, gaps) for gaps in measure_gaps(trace, grouping)]
     if not measured:
         raise UsageError(
-            f"no pod in {folder} has known usage",
+            f"no pod of {inputs.title} has known usage",
             hint="usage is known of a resource that has a limit: docs/reference/backtest.md",
         )
     if grouping == "workload" and all(gaps.level == "fleet" for _, gaps in measured):
         raise UsageError(
-            f"no pod in {folder} has a workload",
-            hint="add the column workload to the tables of placement: docs/reference/backtest.md",
+            f"no pod of {inputs.title} has a workload",
+            hint="add the column workload to tables of placement; windows have workloads while "
+            "`springtide watcher` runs",
         )
     if as_json:
         click.echo(msgspec.json.encode(GapsList(items=[_item(*each) for each in measured])))

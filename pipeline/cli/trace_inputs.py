@@ -1,55 +1,152 @@
-"""The traces that commands read, and what these lack."""
+"""The traces that a command reads: of a folder, of an archive, or of the live log."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, wraps
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import click
 
+from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.options import silence_logs
+from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_progress, printable
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.trace import Trace
-from pipeline.sources.trace_folders import datasets, read_dataset
+from pipeline.settings import Settings
+from pipeline.sources.logged_traces import EVERYTHING, Span, archive_trace, is_archive, topic_trace
+from pipeline.sources.trace_folders import datasets, has_traces, read_dataset
+
+LIVE: Final = "live"
+"""The name of the data set of the live log."""
 
 _PROGRESS_SECONDS: Final = 2.0
 
 
-def read_reported(folder: Path, name: str) -> list[Trace]:
-    """The traces of a data set; reports on standard error what of it is unknown or left out."""
-    traces = read_dataset(folder, name)
-    for note in dict.fromkeys(note for trace in traces for note in trace.notes):
-        click.echo(printable(f"{name}: {note}"), err=True)
-    return traces
+class TraceInput(NamedTuple):
+    """Data sets by name, and a function that reads one: a trace for each scenario. `title` names
+    the input in errors."""
+
+    title: str
+    names: Sequence[str]
+    read_dataset: Callable[[str], list[Trace]]
+
+    def chosen(self, names: Iterable[str] = ()) -> list[str]:
+        """These data sets, by default all. Raises `UsageError` for one that is not there."""
+        wanted = [*dict.fromkeys(names)] or [*self.names]
+        if missing := [name for name in wanted if name not in self.names]:
+            raise UsageError(
+                f"{self.title} has no data set {missing[0]!r:.100}",
+                hint=f"it has {', '.join(self.names[:10])}",
+            )
+        return wanted
+
+    def read(self, name: str) -> Iterator[Trace]:
+        """The traces of a data set; reports on standard error what is unknown or left out."""
+        traces = self.read_dataset(name)
+        for note in dict.fromkeys(note for trace in traces for note in trace.notes):
+            click.echo(printable(f"{name}: {note}"), err=True)
+        yield from traces
 
 
-def chosen_datasets(folder: Path, names: Collection[str]) -> list[str]:
-    """These data sets of the folder, without names all. Raises `UsageError` for one that is not
-    there."""
-    present = datasets(folder)
-    wanted = dict.fromkeys(names or present)
-    if missing := [name for name in wanted if name not in present]:
+def trace_input_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator below `settings_options`: `FOLDER`, or `--live`, with `--since` and `--until`; the
+    command gets `inputs`, a `TraceInput`.
+
+    The command needs the settings of Kafka's client, `kafka.partitions` and
+    `model.training_statistic`.
+    """
+
+    @wraps(function)
+    def run(
+        settings: Settings, folder: Path | None, live: bool, since: float | None,
+        until: float | None, **parameters: Any,
+    ) -> Any:  # fmt: skip
+        inputs = _inputs(settings, folder, live, Span(since, until))
+        return function(settings=settings, inputs=inputs, **parameters)
+
+    options = (
+        click.argument("folder", type=click.Path(path_type=Path), required=False),
+        click.option(
+            "--live", is_flag=True, help="Read springtide.windows in place of a folder."
+        ),
+        click.option(
+            "--since", type=PastTime(), metavar="TIME",
+            help="Of an archive or the live log, only windows that ended after this time, such as "
+            "7d (ago) or 2023-11-14T22:00:00Z.",
+        ),
+        click.option(
+            "--until", type=PastTime(), metavar="TIME",
+            help="The same up to this time.",
+        ),
+    )  # fmt: skip
+    decorated: Callable[..., Any] = run
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def _inputs(settings: Settings, folder: Path | None, live: bool, span: Span) -> TraceInput:
+    if span.since is not None and span.until is not None and span.until <= span.since:
+        raise UsageError("--until is not after --since", hint="give a later --until")
+    if live == (folder is not None):
         raise UsageError(
-            f"{folder} has no data set {missing[0]!r:.100}",
-            hint=f"it has {', '.join(present[:10])}",
+            "give either FOLDER or --live",
+            hint="FOLDER has traces or is an archive; --live reads springtide.windows",
         )
-    return [*wanted]
+    statistic, kafka = settings.model.training_statistic, settings.kafka
+    if folder is not None:
+        return folder_input(folder, statistic, span)
+
+    def read_topic(name: str) -> list[Trace]:
+        silence_logs(settings, "aiokafka")
+        progress = progress_report("reading the live log")
+        return [run_requests(kafka, topic_trace(kafka, name, statistic, span, progress))]
+
+    return TraceInput("the live log", [LIVE], read_topic)
 
 
-def trace_progress(trace: Trace, what: str = "") -> Callable[[int], None]:
-    """Report how far a trace is, every few seconds on a terminal; `what` of it, if that is not
-    empty."""
-    name = ", ".join(filter(None, (trace.dataset, trace.scenario, what)))
+def folder_input(folder: Path, statistic: str, span: Span = EVERYTHING) -> TraceInput:
+    """The data sets of a folder with traces, or the one of an archive, called as its directory,
+    with this statistic of usage.
+
+    Raises `UsageError` for any other folder, or for both in one.
+    """
+    if not is_archive(folder):
+        if span != EVERYTHING:
+            raise UsageError(
+                f"--since and --until do not apply to the traces in {folder}",
+                hint="they select from an archive or from the live log",
+            )
+        return TraceInput(str(folder), datasets(folder), partial(read_dataset, folder))
+    if has_traces(folder):
+        raise UsageError(
+            f"{folder} has traces and an archive", hint="give each a folder of its own"
+        )
+
+    def read_archive(name: str) -> list[Trace]:
+        return [archive_trace(folder, name, statistic, span, progress_report(f"reading {folder}"))]
+
+    return TraceInput(str(folder), [folder.resolve().name], read_archive)
+
+
+def trace_progress(trace: Trace) -> Callable[[int], None]:
+    """Report the steps of a trace that are done, every few seconds on a terminal."""
+    report_share = progress_report(f"{trace.dataset}, {trace.scenario}, {trace.steps} steps")
+    return lambda step: report_share(step / trace.steps)
+
+
+def progress_report(title: str) -> Callable[[float], None]:
+    """Report a share, 0 to 1, every few seconds on a terminal, once elsewhere."""
     last = time.monotonic()
     is_first = True
 
-    def report_step(step: int) -> None:
+    def report_share(share: float) -> None:
         nonlocal last, is_first
         now = time.monotonic()
         if now - last >= _PROGRESS_SECONDS:
-            share = 100 * step // trace.steps
-            text = f"{name}: {share}% of {trace.steps} steps"
-            print_progress(text, is_first=is_first)
+            print_progress(f"{title}: {share:.0%}", is_first=is_first)
             last, is_first = now, False
 
-    return report_step
+    return report_share

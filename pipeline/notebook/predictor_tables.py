@@ -11,6 +11,7 @@ import pyarrow as pa
 from pipeline.agents.bank_settings import model_config
 from pipeline.archive.archive_reader import read_windows
 from pipeline.cli.backtest_files import check_variants, settings_variants
+from pipeline.cli.trace_inputs import folder_input
 from pipeline.errors import UsageError
 from pipeline.notebook.notebook_settings import read_settings, with_predictors
 from pipeline.processors.archive.archive_rows import LoggedWindow
@@ -26,7 +27,6 @@ from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.settings import Settings
-from pipeline.sources.trace_folders import datasets, read_dataset
 
 PEAK_SCHEMA: Final = pa.schema(
     [
@@ -166,8 +166,8 @@ def backtest(
     selection: Selection | None = None,
     settings: Settings | None = None,
 ) -> pa.Table:
-    """Scores of predictors on the traces of a folder, or of one data set in it: a row for each
-    suite, variant and node, with the columns of `springtide backtest --parquet`.
+    """Scores of predictors on the traces of a folder, or of one data set in it, or on an archive: a
+    row for each suite, variant and node, with the columns of `springtide backtest --parquet`.
 
     Variants are `predictors`, by default `model.predictors`, with `peers` those of other systems,
     too, and the calibrated predictor at each of `risks` (0 to 1). `selection` chooses scenarios,
@@ -177,13 +177,14 @@ def backtest(
     Raises `UsageError` for a folder without traces or a selection without a suite,
     `InvalidRecordError` for a file that is no trace, `PredictorError` for an unknown predictor.
     """
-    folder = Path(folder)
-    variants = settings_variants(with_predictors(settings or read_settings(), predictors))
+    own = with_predictors(settings or read_settings(), predictors)
+    inputs = folder_input(Path(folder), own.model.training_statistic)
+    variants = settings_variants(own)
     variants += [*(PEERS if peers else ()), *map(calibrated, sorted(set(risks)))]
     check_variants(variants)
     judgements: list[Judgement] = []
-    for name in datasets(folder) if dataset is None else [dataset]:
-        for trace in read_dataset(folder, name):
+    for name in inputs.chosen([] if dataset is None else [dataset]):
+        for trace in inputs.read(name):
             if suites := selected_suites(trace, selection or Selection()):
                 judgements += judge(trace, suites, variants)
     if not judgements:

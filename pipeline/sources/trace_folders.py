@@ -39,7 +39,18 @@ def datasets(folder: Path) -> list[str]:
     Raises `UsageError` if the folder is not readable or has none, or if a data set does not have
     just one file of each table.
     """
-    return sorted(_files(folder))
+    if names := sorted(_files(folder)):
+        return names
+    raise UsageError(
+        f"{folder} has no trace, and is no archive",
+        hint="a trace is a pair of files, NAME.series.parquet and NAME.placement.parquet, or the "
+        "same as .csv, or a folder NAME.prometheus; an archive has folders date=YYYY-MM-DD",
+    )
+
+
+def has_traces(folder: Path) -> bool:
+    """Whether a folder has any data set. Raises as `datasets`."""
+    return bool(_files(folder))
 
 
 def read_dataset(folder: Path, name: str) -> list[Trace]:
@@ -106,12 +117,6 @@ def _files(folder: Path) -> dict[str, dict[str, Path]]:
                     f"{folder} has no {name}.{table}.{kind}",
                     hint="a data set has two files: docs/reference/backtest.md",
                 )
-    if not found:
-        raise UsageError(
-            f"{folder} has no trace",
-            hint="a trace is a pair of files, NAME.series.parquet and NAME.placement.parquet, or "
-            "the same as .csv, or a folder NAME.prometheus",
-        )
     return found
 
 

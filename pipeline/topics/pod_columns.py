@@ -99,7 +99,7 @@ class PodColumns:
         requests = pods.column("request_cpu_millicores"), pods.column("request_memory_bytes")
         self.requests: FloatArray = np.array(requests, np.float64).T.copy()
         owners = (pods.column(name) for name in ("namespace", "owner_kind", "owner_name"))
-        self.workloads = tuple(map(_workload, *owners))
+        self.workloads = tuple(map(workload_of, *owners))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -113,7 +113,7 @@ class PodColumns:
 
 
 @lru_cache(maxsize=65_536)  # one object for all pods of a workload
-def _workload(namespace: str | None, kind: str | None, name: str | None) -> Workload | None:
+def workload_of(namespace: str | None, kind: str | None, name: str | None) -> Workload | None:
     """The workload of a pod with this owner, None for a pod without a record.
 
     A pod without a controller has none, nor has a static pod, whose owner is its node.

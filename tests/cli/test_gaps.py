@@ -113,7 +113,7 @@ def test_workloads_of_a_trace_without_any_are_an_error(tmp_path: Path) -> None:
     write(tmp_path)
     result = gaps(tmp_path, "--by", "workload")
     assert result.exit_code == 2
-    assert "no pod in" in result.output
+    assert "no pod of" in result.output
     assert "fix: add the column workload" in result.output
 
 

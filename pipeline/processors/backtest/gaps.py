@@ -145,11 +145,12 @@ def _sums(trace: Trace, r: int, quantiles: FloatArray, stays: Sequence[int]) -> 
     a usage is unknown are NaN."""
     sums = np.zeros((_ALONE + len(QUANTILES), trace.steps))
     factors, constants = np.zeros((2, len(sums), 1))
+    limits = trace.set_limits[:, r]
     factors[_USAGE] = constants[_PODS] = 1.0
     for stay in stays:
         if np.isnan(quantiles[stay, 0]):
             continue
-        request, limit = trace.requests[stay, r], trace.limits[stay, r]
+        request, limit = trace.requests[stay, r], limits[stay]
         factors[_OF_REQUESTS], factors[_OF_LIMITS] = request > 0.0, limit > 0.0
         constants[_REQUESTS], constants[_LIMITS] = request, limit
         constants[_ALONE:, 0] = quantiles[stay]
@@ -182,7 +183,7 @@ def _gaps(
         pods=int(is_known.sum()),
         unknown_pods=int((~is_known).sum()),
         pods_without_request=int((is_known & (trace.requests[stays, r] == 0.0)).sum()),
-        pods_without_limit=int((is_known & (trace.limits[stays, r] == 0.0)).sum()),
+        pods_without_limit=int((is_known & (trace.set_limits[stays, r] == 0.0)).sum()),
         steps=steps,
         unknown_steps=int(np.isnan(sums[_PODS]).sum()),
         usage_mean=usage_mean,

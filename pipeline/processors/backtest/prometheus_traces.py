@@ -76,7 +76,8 @@ def prometheus_trace(dataset: str, exports: Mapping[str, Sequence[RangeSeries]])
     grid = _grid(containers)
     requests, limits = _amounts(exports["requests"]), _amounts(exports["limits"])
     allocatable = _allocatable(exports["allocatable"])
-    rows = []
+    rows: list[dict[str, Any]] = []
+    is_assumed: dict[str, list[bool]] = {}
     for pod, own in _by_pod(containers, grid).items():
         stay = _usage(own, resources)
         if stay is None:
@@ -85,9 +86,10 @@ def prometheus_trace(dataset: str, exports: Mapping[str, Sequence[RangeSeries]])
             left_out["on nodes without allocatable"].add(pod[:2])
         else:
             names = {name for _, name, _, _ in own}
-            rows.append(
-                _row(pod, stay, _stated(pod, names, requests, limits, allocatable, resources))
+            amounts, is_assumed[pod.title] = _stated(
+                pod, names, requests, limits, allocatable, resources
             )
+            rows.append(_row(pod, stay, amounts))
     if not rows:
         raise InvalidRecordError(
             "no pod is left", hint=f"pods {_reasons(left_out) or 'are missing'}"
@@ -96,7 +98,11 @@ def prometheus_trace(dataset: str, exports: Mapping[str, Sequence[RangeSeries]])
     without = sum(not row["cpu_request_m"] for row in rows)
     notes = [f"left out: pods {_reasons(left_out)}"] if left_out else []
     notes += [f"{without:,} pods have no CPU request"] if without else []
-    return replace(trace, notes=(*notes, *trace.notes))
+    return replace(
+        trace,
+        has_assumed_limit=np.array([is_assumed[pod] for pod in trace.pods], np.bool_),
+        notes=(*notes, *trace.notes),
+    )
 
 
 def _reasons(left_out: Mapping[str, set[tuple[str, str]]]) -> str:
@@ -281,10 +287,11 @@ def _stated(
     limits: _Amounts,
     allocatable: Mapping[tuple[str, int], float],
     resources: Sequence[int],
-) -> list[float]:
-    """Values of `AMOUNTS`. A container without a request requests nothing. A pod has a limit if
-    each of its containers has; else what is allocatable on its node limits it."""
-    amounts = [0.0] * len(AMOUNTS)
+) -> tuple[list[float], list[bool]]:
+    """Values of `AMOUNTS`, and whether each limit is assumed. A container without a request
+    requests nothing. A pod has a limit if each of its containers has; else what is allocatable on
+    its node limits it."""
+    amounts, is_assumed = [0.0] * len(AMOUNTS), [False] * len(RESOURCES)
     for r in resources:
         requested, limited = (
             table.get((pod, r)) or table.get((pod._replace(node=""), r)) or {}
@@ -295,8 +302,9 @@ def _stated(
         limit = sum(limited.values())
         if not limited or not names <= {*limited}:
             limit = max(allocatable[pod.node, r], request)
+            is_assumed[r] = True
         amounts[2 * r : 2 * r + 2] = [request * _TO_TABLE[r], limit * _TO_TABLE[r]]
-    return amounts
+    return amounts, is_assumed
 
 
 def _row(pod: _Pod, usage: _Usage, stated: Sequence[float]) -> dict[str, Any]:

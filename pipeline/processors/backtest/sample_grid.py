@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -44,10 +44,19 @@ class SampleGrid:
     position: IntArray
 
     def spread(self, values: FloatArray) -> FloatArray:
-        """The samples (n,) of all series one after the other, NaN in gaps."""
+        """The samples (n,) of all series one after the other, NaN in gaps; the highest of several
+        at one step."""
         spread = np.full(int(self.lengths.sum()), np.nan)
-        spread[self.position] = values
+        np.fmax.at(spread, self.position, values)
         return spread
+
+    def extended(self, chosen: BoolArray) -> SampleGrid:
+        """The grid on which the `chosen` series (s,) last to the end."""
+        lengths = np.where(chosen, self.steps - self.first_step, self.lengths)
+        added = lengths - self.lengths
+        shift: IntArray = np.cumsum(added) - added
+        owner = np.searchsorted(np.cumsum(self.lengths), self.position, side="right")
+        return replace(self, lengths=lengths, position=self.position + shift[owner])
 
 
 def sample_grid(owner: IntArray, seconds: IntArray, series: int) -> SampleGrid:
@@ -78,7 +87,14 @@ def sample_grid(owner: IntArray, seconds: IntArray, series: int) -> SampleGrid:
         f"its time is not a multiple of the step, {step} s, after the first, {start}",
         "round times to the step",
     )
-    index = (seconds - start) // step
+    return step_grid(owner, (seconds - start) // step, series, step, start)
+
+
+def step_grid(
+    owner: IntArray, index: IntArray, series: int, step_seconds: int, start_seconds: int
+) -> SampleGrid:
+    """The grid of samples of the series `owner` (n,), each with a sample, at the steps `index`
+    (n,), from 0 on. Raises `InvalidRecordError` for a grid that is too long."""
     steps = int(index.max()) + 1
     first, last = np.full(series, steps), np.zeros(series, np.int64)
     np.minimum.at(first, owner, index)
@@ -86,12 +102,13 @@ def sample_grid(owner: IntArray, seconds: IntArray, series: int) -> SampleGrid:
     lengths = last - first + 1
     if steps > MOST_STEPS or lengths.sum() > MOST_SAMPLES:
         raise InvalidRecordError(
-            f"{series:,} series on {steps:,} steps of {step} s have {lengths.sum():,} samples, "
-            f"more than {MOST_SAMPLES:,}, or more than {MOST_STEPS:,} steps",
+            f"{series:,} series on {steps:,} steps of {step_seconds} s have {lengths.sum():,} "
+            f"samples, more than {MOST_SAMPLES:,}, or more than {MOST_STEPS:,} steps",
             hint="split the data set, by nodes or in time",
         )
     offset = np.cumsum(lengths) - lengths
-    return SampleGrid(start, step, steps, first, lengths, offset[owner] + index - first[owner])
+    position = offset[owner] + index - first[owner]
+    return SampleGrid(start_seconds, step_seconds, steps, first, lengths, position)
 
 
 def _refuse(wrong: BoolArray, problem: str, hint: str) -> None:

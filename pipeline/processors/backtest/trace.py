@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.model.model_config import RESOURCES
 
 MEBIBYTE: Final = 2.0**20
@@ -30,8 +30,10 @@ class Trace:
     and `limits` are (n, 2); a resource that a series does not have is 0 there, and its usage NaN.
     `allocatable` is (k, 2). A pod that moved to another node is another pod; one that returns to
     its node soon is the same (`earlier_stays`). `workloads` has the workload of each stay, ""
-    without one; it is empty if the data set has none. `notes` report what of the input is unknown
-    or was left out.
+    without one, and `pools` the pool of each node, "" where unknown; they are empty if the data set
+    has none. `has_assumed_limit` (n, 2), None without any, marks limits that nobody set: what is
+    allocatable on the node stands for them. `notes` report what of the input is unknown or was left
+    out.
     """
 
     dataset: str
@@ -52,12 +54,21 @@ class Trace:
     first_sample: IntArray
     usage: FloatArray
     workloads: tuple[str, ...] = ()
+    pools: tuple[str, ...] = ()
+    has_assumed_limit: BoolArray | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def node_starts(self) -> IntArray:
         """The first stay of each node, and the number of stays, (k + 1,)."""
         return np.searchsorted(self.node_index, np.arange(len(self.nodes) + 1))
+
+    @property
+    def set_limits(self) -> FloatArray:
+        """The limits that were set, (n, 2), 0 without."""
+        if self.has_assumed_limit is None:
+            return self.limits
+        return np.where(self.has_assumed_limit, 0.0, self.limits)
 
     @property
     def resources(self) -> tuple[str, ...]:

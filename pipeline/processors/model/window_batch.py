@@ -6,7 +6,7 @@ Usage arrays have two columns, cpu in cores and memory in bytes; NaN is unknown.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -264,24 +264,10 @@ class WindowBatch:
         return np.concatenate(rows) + self._starts.repeat([len(own) for own in rows])
 
     def _usage(self, statistic: str) -> FloatArray:
-        """One statistic of every row, (rows, 2), or what stands in for it (`SUBSTITUTES`)."""
-        memory = self._statistic("memory_bytes", statistic)
-        for policy in {*self._memory_policies} - {"usageWithoutPageCache"}:
-            measured = self._statistic(MEMORY_COLUMNS[policy], statistic)
-            selected = np.array([own == policy for own in self._memory_policies])
-            of_policy = selected.take(self._window_index_of_row) & ~np.isnan(measured)
-            memory = np.where(of_policy, measured, memory)
-        return column_pair(self._statistic("cpu_cores", statistic), memory)
-
-    def _statistic(self, usage: str, statistic: str) -> FloatArray:
-        """A statistic of one usage column, (rows,), or what stands in for it."""
-        values = self.number(f"{usage}_{statistic}")
-        for other in SUBSTITUTES[statistic]:
-            missing = np.isnan(values)
-            if not missing.any():
-                break
-            values = np.where(missing, self.number(f"{usage}_{other}"), values)
-        return values
+        """One statistic of every row, (rows, 2), or what stands in for it."""
+        return usage_of_rows(
+            self.number, statistic, self._memory_policies, self._window_index_of_row
+        )
 
     def _sums(self, usage: FloatArray, rows: IntArray) -> FloatArray:
         """The sum (n, 2) of these rows in each window, from the first to the last."""
@@ -317,6 +303,37 @@ class WindowBatch:
         system = system_remainder(self._average_rows[self.node_rows], pods, hosts)
         system[self._window_index_of_row[measured]] = usage[measured]
         return system
+
+
+def usage_of_rows(
+    number: Callable[[str], FloatArray],
+    statistic: str,
+    memory_policies: Sequence[str],
+    window_index: IntArray,
+) -> FloatArray:
+    """One statistic of m rows in cores and bytes, (m, 2), or what stands in for it (`SUBSTITUTES`).
+
+    `number` returns one of `NUMBER_COLUMNS` (m,), NaN unknown. The policy of each window, to which
+    `window_index` (m,) points, selects the figure of memory.
+    """
+    memory = _statistic(number, "memory_bytes", statistic)
+    for policy in {*memory_policies} - {"usageWithoutPageCache"}:
+        measured = _statistic(number, MEMORY_COLUMNS[policy], statistic)
+        selected = np.array([own == policy for own in memory_policies])
+        of_policy = selected.take(window_index) & ~np.isnan(measured)
+        memory = np.where(of_policy, measured, memory)
+    return column_pair(_statistic(number, "cpu_cores", statistic), memory)
+
+
+def _statistic(number: Callable[[str], FloatArray], usage: str, statistic: str) -> FloatArray:
+    """A statistic of one usage column, (m,), or what stands in for it."""
+    values = number(f"{usage}_{statistic}")
+    for other in SUBSTITUTES[statistic]:
+        missing = np.isnan(values)
+        if not missing.any():
+            break
+        values = np.where(missing, number(f"{usage}_{other}"), values)
+    return values
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:

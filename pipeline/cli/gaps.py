@@ -27,6 +27,11 @@ _HEADERS: Final = (
     "TRACE", "RESOURCE", "GROUP", "PODS", "REQUESTS", "PEAK", "LIMITS", "PEAK", "POOLED", "P99",
     "NODES",
 )  # fmt: skip
+_MISSING: Final = {
+    "workload": "add the column workload to tables of placement; windows have workloads while "
+    "`springtide watcher` runs",
+    "pool": "windows have the pools of the policy for hot nodes: docs/explanation/hot-nodes.md",
+}
 _COLUMN_HELP: Final = {
     "Columns": [
         ("PODS", "Stays of pods on nodes, with known usage."),
@@ -34,7 +39,7 @@ _COLUMN_HELP: Final = {
         ("LIMITS, PEAK", "The same for limits."),
         ("POOLED", "Peak of the sum of all pods, as a share of the sum of their peaks."),
         ("P99", "The same with the 99th percentile over time in place of the peak."),
-        ("NODES", "Peak of the fleet, as a share of the sum of the peaks of nodes."),
+        ("NODES", "Peak of the fleet or pool, as a share of the sum of the peaks of its nodes."),
     ]
 }
 
@@ -99,8 +104,8 @@ class GapsList(msgspec.Struct, frozen=True, kw_only=True):
     tables=_COLUMN_HELP,
 )
 @click.option(
-    "--by", "grouping", type=click.Choice(["node", "workload"]), default="node", show_default=True,
-    help="Groups to show below the fleet.",
+    "--by", "grouping", type=click.Choice(["node", "workload", "pool"]), default="node",
+    show_default=True, help="Groups to show below the fleet.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
@@ -145,12 +150,8 @@ def command(
             f"no pod of {inputs.title} has known usage",
             hint="usage is known of a resource that has a limit: docs/reference/backtest.md",
         )
-    if grouping == "workload" and all(gaps.level == "fleet" for _, gaps in measured):
-        raise UsageError(
-            f"no pod of {inputs.title} has a workload",
-            hint="add the column workload to tables of placement; windows have workloads while "
-            "`springtide watcher` runs",
-        )
+    if grouping != "node" and all(gaps.level == "fleet" for _, gaps in measured):
+        raise UsageError(f"no pod of {inputs.title} has a {grouping}", hint=_MISSING[grouping])
     if as_json:
         click.echo(msgspec.json.encode(GapsList(items=[_item(*each) for each in measured])))
     else:

@@ -1,6 +1,7 @@
 """What `springtide backtest` and `gaps` read: a folder by its content, and errors of others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_an_archive_is_known_by_its_content(archive: Path) -> None:
     )
     assert backtest.exit_code == 0, backtest.output
     assert "april-std-cpu-0.0833333h: 2 nodes, 4 predictions" in backtest.stdout
+
+
+def test_pools_are_those_of_windows(tmp_path: Path) -> None:
+    directory = tmp_path / "april"
+    directory.mkdir()
+    write(directory, log_of(replace(TRACE, pools=("large", "small"))))
+    items = json.loads(gaps(directory, "--by", "pool", "-o", "json").stdout)["items"]
+    assert [(item["level"], item["name"]) for item in items] == [
+        ("fleet", None), ("pool", "large"), ("pool", "small"),
+    ]  # fmt: skip
+    without = gaps("tests/data/traces", "--by", "pool")
+    assert (without.exit_code, "no pod of tests/data/traces has a pool" in without.output) == (
+        2,
+        True,
+    )
 
 
 def test_a_span_selects_windows_by_their_end(archive: Path) -> None:

@@ -24,7 +24,7 @@ from pipeline.processors.model.model_config import RESOURCES
 
 QUANTILES: Final = (0.95, 0.99, 1.0)
 """The quantiles over time whose pooling is measured; the last one is the peak."""
-Grouping = Literal["node", "workload"]
+Grouping = Literal["node", "workload", "pool"]
 
 _USAGE, _OF_REQUESTS, _REQUESTS, _OF_LIMITS, _LIMITS, _PODS, _ALONE = range(7)
 """Rows of `_sums`: usage of all pods, of those with a request, of those with a limit, their
@@ -43,7 +43,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Gaps:
-    """The gaps of one resource in a group of pods: the fleet, a node, or a workload.
+    """The gaps of one resource in a group of pods: the fleet, a node, a workload or a node pool.
 
     Counts: `pods` are stays with known usage, of which some are without request or limit (0);
     `unknown_pods` are the others. `steps` are those with a pod and known usage; at `unknown_steps`
@@ -51,7 +51,7 @@ class Gaps:
 
     `usage` (q,) are `QUANTILES` of the group's usage over time. `pods_alone` (q,) is the same of
     the sum of the quantiles that the pods present have each on its own. `nodes_alone` (q,) is the
-    sum of the `usage` of each node, NaN unless the group is the fleet.
+    sum of the `usage` of each node, NaN unless the group is the fleet or a pool.
     """
 
     resource: str
@@ -82,19 +82,19 @@ class Gaps:
     @property
     def node_pooling(self) -> FloatArray:
         """`usage` by `nodes_alone`, (q,); that of the peak is at most 1. NaN unless it is the
-        fleet."""
+        fleet or a pool."""
         return _ratio(self.usage, self.nodes_alone)
 
 
 def measure_gaps(trace: Trace, grouping: Grouping = "node") -> Iterator[Gaps]:
-    """Yield the gaps of the fleet, then of each node or workload by name, for each resource of
-    which the usage of any pod is known. Pods without a workload are in no group but the fleet."""
+    """Yield the gaps of the fleet, then of each node, workload or node pool by name, for each
+    resource of which the usage of any pod is known. Pods without a workload, or on a node without a
+    pool, are in no group but the fleet."""
     for r in range(len(RESOURCES)):
         quantiles = _own_quantiles(trace, r)
         if np.isnan(quantiles).all():
             continue
         fleet = np.zeros((_ALONE + len(QUANTILES), trace.steps))
-        nodes_alone = np.zeros(len(QUANTILES))
         nodes = []
         for name, stays in _nodes(trace).items():
             # The fleet is the sum of its nodes, added in their order: no rounding puts the peak of
@@ -102,16 +102,28 @@ def measure_gaps(trace: Trace, grouping: Grouping = "node") -> Iterator[Gaps]:
             sums = _sums(trace, r, quantiles, stays)
             fleet += sums
             nodes.append(_gaps(trace, r, quantiles, stays, sums, level="node", name=name))
-            if nodes[-1].steps:
-                nodes_alone += nodes[-1].usage
-        stays = range(len(trace.pods))
-        yield _gaps(trace, r, quantiles, stays, fleet, level="fleet", nodes_alone=nodes_alone)
+        stays, alone = range(len(trace.pods)), _nodes_alone(nodes)
+        yield _gaps(trace, r, quantiles, stays, fleet, level="fleet", nodes_alone=alone)
         if grouping == "node":
             yield from nodes
-            continue
-        for name, stays in _workloads(trace).items():
-            sums = _sums(trace, r, quantiles, stays)
-            yield _gaps(trace, r, quantiles, stays, sums, level="workload", name=name)
+        elif grouping == "workload":
+            for name, stays in _workloads(trace).items():
+                sums = _sums(trace, r, quantiles, stays)
+                yield _gaps(trace, r, quantiles, stays, sums, level="workload", name=name)
+        else:
+            for name in sorted({*trace.pools} - {""}):
+                own = [number for number, pool in enumerate(trace.pools) if pool == name]
+                stays = np.flatnonzero(np.isin(trace.node_index, own)).tolist()
+                sums = _sums(trace, r, quantiles, stays)
+                alone = _nodes_alone([nodes[number] for number in own])
+                yield _gaps(
+                    trace, r, quantiles, stays, sums, level="pool", name=name, nodes_alone=alone
+                )
+
+
+def _nodes_alone(nodes: Sequence[Gaps]) -> FloatArray:
+    """The sum of the usage of these nodes, (q,)."""
+    return sum((node.usage for node in nodes if node.steps), start=np.zeros(len(QUANTILES)))
 
 
 def _nodes(trace: Trace) -> dict[str, Sequence[int]]:

@@ -111,6 +111,27 @@ def test_steps_with_unknown_usage_are_left_out(small: Trace) -> None:
     assert (second.steps, second.unknown_steps, second.usage_mean) == (2, 1, 150)
 
 
+def test_assumed_limits_are_no_limits(small: Trace) -> None:
+    assumed = np.array([[True, True], [False, False], [False, False]])
+    _, first, _ = [*measure_gaps(replace(small, has_assumed_limit=assumed))][:3]
+    assert (first.pods_without_limit, first.limits_mean) == (1, 300)
+    assert first.of_limits.mean == 600 / 1200
+
+
+def test_a_pool_is_measured_as_a_fleet_of_its_nodes(small: Trace) -> None:
+    for pools, nodes in ((("a", "a"), 2), (("a", ""), 1)):
+        trace = replace(small, pools=pools)
+        fleet, pool, *_ = measure_gaps(trace, "pool")
+        assert (pool.level, pool.name) == ("pool", "a")
+        first, second = [*measure_gaps(trace)][1:3]
+        whole = fleet if nodes == 2 else first
+        assert pool.usage.tolist() == whole.usage.tolist()
+        assert pool.pods_alone.tolist() == whole.pods_alone.tolist()
+        alone = first.usage + second.usage * (nodes == 2)
+        assert pool.nodes_alone.tolist() == alone.tolist()
+    assert {gaps.level for gaps in measure_gaps(small, "pool")} == {"fleet"}
+
+
 def test_pods_without_a_limit_count_in_all_but_the_share_of_limits(small: Trace) -> None:
     limits = small.limits * np.array([[0.0], [1.0], [1.0]])
     _, first, _ = [*measure_gaps(replace(small, limits=limits))][:3]

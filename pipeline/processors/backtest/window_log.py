@@ -85,6 +85,7 @@ class WindowLog:
         self._pods, self._others = _Numbers(), set[int]()
         self._titles: dict[int, PodTitle] = {}
         self._samples: list[Samples] = []
+        self._windows: list[tuple[IntArray, IntArray]] = []
         self._amounts, self._allocatable = _Rows(len(_STATED)), _Rows(len(_OF_NODES))
         self._times = _Rows(2)
         self._count = 0
@@ -127,6 +128,11 @@ class WindowLog:
     @property
     def gone_ms(self) -> FloatArray:
         return self._times.first(len(self._nodes))[:, 1]
+
+    def windows(self) -> tuple[IntArray, IntArray]:
+        """The node of each window, by number, and the end of the window in milliseconds."""
+        nodes, ends = (np.concatenate(column) for column in zip(*self._windows, strict=True))
+        return nodes, ends
 
     def samples(self) -> Samples:
         """All samples."""
@@ -176,6 +182,7 @@ class WindowLog:
                 self.pools[names[node]] = own.hot_nodes.pool
         ends = _milliseconds(rows["window_end"])
         self.lengths.update((ends - _milliseconds(rows["window_start"])).astype(int).tolist())
+        self._windows.append((nodes, ends.astype(np.int64)))
         np.fmax.at(self._times.first(len(self._nodes))[:, 0], nodes, ends)
         self._raise_amounts(self._allocatable.first(len(self._nodes)), nodes, rows, _OF_NODES)
         return facts

@@ -29,6 +29,8 @@ from tests.processors.backtest.trace_files import (
 )
 from tests.processors.backtest.trace_log import MEMORY_BYTES, log_of
 
+PER_STAY = ("node_index", "start", "end", "series_index", "first_sample")
+
 
 def trace_of(records: Iterable[LoggedWindow], size: int = 7, statistic: str = "p90") -> Trace:
     """The trace of these records, in batches of this size."""
@@ -76,6 +78,8 @@ def test_the_log_of_a_trace_reads_back_as_the_trace(
 ) -> None:
     random = np.random.default_rng(seed)
     trace = random_trace(random, steps, step_seconds, mixed=False)
+    # Windows do not tell a pod that returns at once from one that stayed.
+    trace = replace(trace, pods=tuple(f"{pod}.{n:02}" for n, pod in enumerate(trace.pods)))
     workloads = random.choice(["", "Deployment/trace/cart", "CronJob/trace/night"], len(trace.pods))
     unset = random.random((len(trace.pods), 2)) < 0.3
     allocatable = np.stack([trace.allocatable[:, 0], np.full(len(trace.nodes), MEMORY_BYTES)], 1)
@@ -107,6 +111,20 @@ def test_a_missing_window_is_held_for_an_hour_and_then_unknown() -> None:
     kept = [record for step, record in enumerate(log_of(trace)) if not 3 <= step < 17]
     samples = cpu(trace_of(kept), "a")
     assert samples == [*[100.0] * 15, None, None, *[100.0] * 3]
+
+
+def test_a_pod_ends_when_its_node_has_a_window_without_it() -> None:
+    """Pod `a` is away at steps 3 and 4; its node has a window at step 4 alone."""
+    both = played({"a": [100] * 8, "b": [100] * 8}, 8)
+    both = replace(both, nodes=("n",), node_index=np.zeros(2, np.int64))
+    alone = replace(both, limits=both.limits[1:], requests=both.requests[1:], pods=("b",),
+                    **{name: getattr(both, name)[1:] for name in PER_STAY})  # fmt: skip
+    records = [*log_of(both)[:3], log_of(alone)[4], *log_of(both)[5:]]
+    back = trace_of(records)
+    stays = zip(back.pods, back.start.tolist(), back.end.tolist(), strict=True)
+    assert [*stays] == [("trace/pod a", 0, 3), ("trace/pod b", 0, 8), ("trace/pod a", 5, 8)]
+    assert back.earlier_stays.tolist() == [-1, -1, 0]
+    assert not np.isnan(back.usage[:, 0]).any()
 
 
 def test_a_node_that_fell_silent_is_unknown_to_the_end() -> None:

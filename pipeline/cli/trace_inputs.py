@@ -14,12 +14,15 @@ from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_progress, printable
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.trace import Trace
-from pipeline.settings import Settings
+from pipeline.settings import ModelSettings, Settings
 from pipeline.sources.logged_traces import EVERYTHING, Span, archive_trace, is_archive, topic_trace
 from pipeline.sources.trace_folders import datasets, has_traces, read_dataset
 
 LIVE: Final = "live"
 """The name of the data set of the live log."""
+
+STATISTIC: Final = ModelSettings().training_statistic
+"""The statistic of usage that models learn by default."""
 
 _PROGRESS_SECONDS: Final = 2.0
 
@@ -107,7 +110,7 @@ def _inputs(settings: Settings, folder: Path | None, live: bool, span: Span) -> 
     return TraceInput("the live log", [LIVE], read_topic)
 
 
-def folder_input(folder: Path, statistic: str, span: Span = EVERYTHING) -> TraceInput:
+def folder_input(folder: Path, statistic: str = STATISTIC, span: Span = EVERYTHING) -> TraceInput:
     """The data sets of a folder with traces, or the one of an archive, called as its directory,
     with this statistic of usage.
 
@@ -131,9 +134,22 @@ def folder_input(folder: Path, statistic: str, span: Span = EVERYTHING) -> Trace
     return TraceInput(str(folder), [folder.resolve().name], read_archive)
 
 
-def trace_progress(trace: Trace) -> Callable[[int], None]:
-    """Report the steps of a trace that are done, every few seconds on a terminal."""
-    report_share = progress_report(f"{trace.dataset}, {trace.scenario}, {trace.steps} steps")
+def chosen_datasets(folder: Path, names: Iterable[str]) -> list[str]:
+    """These data sets of a folder, by default all, for commands that read no live log. Raises as
+    `folder_input` and `TraceInput.chosen`."""
+    return folder_input(folder).chosen(names)
+
+
+def read_reported(folder: Path, name: str) -> list[Trace]:
+    """The traces of a data set of a folder, as `TraceInput.read`."""
+    return [*folder_input(folder).read(name)]
+
+
+def trace_progress(trace: Trace, what: str = "") -> Callable[[int], None]:
+    """Report the steps of a trace that are done, every few seconds on a terminal; `what` of it, if
+    that is not empty."""
+    name = ", ".join(filter(None, (trace.dataset, trace.scenario, what)))
+    report_share = progress_report(f"{name}, {trace.steps} steps")
     return lambda step: report_share(step / trace.steps)
 
 

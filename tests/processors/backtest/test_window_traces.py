@@ -78,8 +78,6 @@ def test_the_log_of_a_trace_reads_back_as_the_trace(
 ) -> None:
     random = np.random.default_rng(seed)
     trace = random_trace(random, steps, step_seconds, mixed=False)
-    # Windows do not tell a pod that returns at once from one that stayed.
-    trace = replace(trace, pods=tuple(f"{pod}.{n:02}" for n, pod in enumerate(trace.pods)))
     workloads = random.choice(["", "Deployment/trace/cart", "CronJob/trace/night"], len(trace.pods))
     unset = random.random((len(trace.pods), 2)) < 0.3
     allocatable = np.stack([trace.allocatable[:, 0], np.full(len(trace.nodes), MEMORY_BYTES)], 1)

@@ -38,7 +38,12 @@ def random_trace(
     series = [row for row in series if mixed or bool(row["mem_mi"]) == has_memory]
     series.append(whole | (memory if has_memory else {}))
     names = [row["series"] for row in series]
-    placement = [row for row in placement if row["series"] in names]
+    # A pod that returns at once is one that stayed in these forms: each stay is a pod here.
+    placement = [
+        row | {"pod": f"{row['pod']}.{number}"}
+        for number, row in enumerate(placement)
+        if row["series"] in names
+    ]
     placement.append(stay_row("whole", "whole", 0, steps))
     metadata = METADATA | {"steps": str(steps), "step_s": str(step_seconds)}
     (trace,) = read_traces(

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
+from pipeline.processors.river_models.estimator_state import is_of_river
 from pipeline.processors.river_models.limits import (
     MOST_DEPTH,
     MOST_NUMBER,
@@ -96,9 +97,9 @@ class _Parts:
             arguments.setdefault("seed", _SEED)
         try:
             return part(**arguments)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic of river's compiled part is no Exception
+        except BaseException as error:
+            if not is_of_river(error):
+                raise
             raise ValueError(f"{place}: {declaration['class']}: {error}") from error
 
     def _argument(self, place: str, value: object, depth: int) -> Any:

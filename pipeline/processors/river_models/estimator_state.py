@@ -102,10 +102,16 @@ def _as_state_error(problem: str) -> Iterator[None]:
     """Turn whatever river raises into a StateError."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of river's compiled part is no Exception
+    except BaseException as error:
+        if not is_of_river(error):
+            raise
         raise StateError(f"{problem}: {error!r:.200}") from error
+
+
+def is_of_river(error: BaseException) -> bool:
+    """Whether an estimator may raise it: any exception, and a panic of river's compiled part, which
+    is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 class _Restricted(pickle.Unpickler):

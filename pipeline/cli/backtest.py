@@ -1,4 +1,4 @@
-"""`springtide backtest`: judge predictors on traces of past usage, without Kafka."""
+"""`springtide backtest`: judge predictors on past usage of traces, archives or the live log."""
 
 import json
 import math

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 NODES, STEPS = 4, 1000
 HORIZON_STEPS = 288
-MODEL = ModelSettings(predictors=("percentile", "nsigma-v1", "resource-central"))
+MODEL = ModelSettings(predictors=("percentile", "nsigma-v1", "resource-central", "calibrated"))
 
 
 def part_of_a_trace() -> Trace:

@@ -13,7 +13,7 @@ from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUs
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.model.model_config import RESOURCES
 
-CALIBRATED: Final = "calibrated"
+CALIBRATED: Final = "calibrated-pool"
 """Name of the predictor: it predicts pools of nodes instead of entities, without a bank."""
 _PREDICTIONS: Final = 12
 """At least so many predictions within a horizon, so that outcomes are learned before any is

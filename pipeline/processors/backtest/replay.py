@@ -52,12 +52,12 @@ class Variant:
 
 
 def calibrated(risk: float, *, moved_pods_known: bool = False) -> Variant:
-    """The calibrated predictor with a declared risk. With `moved_pods_known`, a pod continues the
-    history of the pod of its series that ended on another node when it began."""
+    """All nodes as one calibrated pool with a declared risk. With `moved_pods_known`, a pod
+    continues the history of the pod of its series that ended on another node when it began."""
     options = {"risk": risk, "moved_pods_known": moved_pods_known}
     config = ModelConfig(options={CALIBRATED: options}, strategy=Strategy(predictor=CALIBRATED))
     known = ", moved pods known" if moved_pods_known else ""
-    return Variant(name=f"{CALIBRATED} {100 * risk:g}%{known}", config=config)
+    return Variant(name=f"calibrated {100 * risk:g}%{known}", config=config)
 
 
 class Run(NamedTuple):

@@ -24,13 +24,19 @@ from pipeline.processors.calibrated import (
     shape,
 )
 from pipeline.processors.calibrated.entity_rows import EntityRows
-from pipeline.processors.calibrated.fleet_experience import FleetExperience
+from pipeline.processors.calibrated.fleet_experience import FLEET, SINGLE_NODE, FleetExperience
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.pending_outcomes import NEVER
 from pipeline.processors.model.column_store import Column
 
 _NO_REQUEST: Final = 1e-9
-_ARRAYS: Final = ("pool_margins", "debt", "intervals", "made_steps")
+_NO_MARGINS: Final = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
+_NO_MARGINS.flags.writeable = False
+_HELD_SECONDS: Final = 3600
+"""Usage between two samples of a node is known if they are at most so far apart."""
+_KNOWN_SHARE: Final = 0.9
+"""An outcome counts if usage was known in this share of the horizon."""
+_ARRAYS: Final = ("pool_margins", "debt", "intervals", "made_steps", "known_steps")
 _NUMBERS: Final = ("step", "last_made", "learned_step")
 
 
@@ -64,11 +70,17 @@ class CalibratedPool:
 
     `risks` are declared risks, ascending, above 0 and below 1. Raises ValueError if they are not.
     `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
-    of `fleet_prior`.
+    of `fleet_prior`. A pool of a `single_node` has no margins beside those of the node and the
+    prior, no budget to spend elsewhere, and a smaller experience.
     """
 
     def __init__(
-        self, horizon: Horizon, risks: Sequence[float], prior: FloatArray | None = None
+        self,
+        horizon: Horizon,
+        risks: Sequence[float],
+        prior: FloatArray | None = None,
+        *,
+        single_node: bool = False,
     ) -> None:
         self.risks: Final = np.array(risks, np.float64)
         if not len(risks) or (np.diff(self.risks) <= 0).any() or not 0 < risks[0] <= risks[-1] < 1:
@@ -90,10 +102,13 @@ class CalibratedPool:
                 **pending_outcomes.pending_columns(horizon, len(self.risks)),
             }
         )
-        self._experience = FleetExperience(horizon.blocks)
-        self._pool_margins = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
+        self._single_node: Final = single_node
+        self._experience = FleetExperience(horizon.blocks, SINGLE_NODE if single_node else FLEET)
+        self._pool_margins = _NO_MARGINS if single_node else _NO_MARGINS.copy()
+        self._arrays: Final = _ARRAYS[1:] if single_node else _ARRAYS
         self._debt = np.zeros(len(self.risks))
         self._made_steps = np.full(horizon.audits, NEVER, np.int64)
+        self._known_steps = np.zeros(horizon.audits, np.int64)
         self._intervals = np.zeros(horizon.audits)  # steps that each pending prediction stands for
         self._step = self._last_made = self._learned_step = NEVER
 
@@ -106,6 +121,32 @@ class CalibratedPool:
     def margins(self) -> FloatArray:
         """Weights of the outcomes of the pool by cell and bin, see `pooled_margins`."""
         return self._pool_margins
+
+    def knows(self, pods: IntArray) -> BoolArray:
+        """Which of these pods were in the last step."""
+        known: BoolArray = self._pods.find(pods) >= 0
+        return known
+
+    def highest_usage(self, pods: IntArray) -> FloatArray:
+        """The highest usage of each of these pods within its history, NaN if it has none."""
+        rows = self._pods.find(pods)
+        highest = np.full(len(pods), np.nan)
+        known = rows >= 0
+        highest[known] = self._pods["maxima"][rows[known]].max(axis=1)
+        return highest
+
+    def outcome_weights(self, nodes: IntArray) -> FloatArray:
+        """The weight of the outcomes of each of these nodes, which have rows, in horizons."""
+        rows = self._nodes.find(nodes)
+        weights: FloatArray = self._nodes["margins"][rows].sum(axis=1).astype(np.float64)
+        return weights
+
+    def forget_predictions(self) -> None:
+        """Drop pending predictions and the debt: they belong to another risk."""
+        self._debt[:] = 0.0
+        self._made_steps[:] = NEVER
+        self._nodes["shapes"][:] = 0.0
+        self._last_made = NEVER
 
     # -- learn
 
@@ -120,7 +161,7 @@ class CalibratedPool:
         known = np.clip(known, 0.0, usage.limits)
         self._pods["request"][rows] = usage.requests
         self._pods["limit"][rows] = usage.limits
-        self._clear_skipped_blocks(step)
+        self._fill_skipped_blocks(step)
         node_rows = self._nodes.find(usage.nodes)
         is_peak = self._node_peaks(step, node_rows, known, usage.requests)
         pod_history.record(self._pods, rows, known, is_peak, step, horizon)
@@ -134,9 +175,18 @@ class CalibratedPool:
             horizon,
         )
         pod_history.learn_horizons(self._pods, rows, step, horizon, self._experience)
+        self._count_known(step)
         self._step = step
         for slot, outcomes in pending_outcomes.ended(self._nodes, self._made_steps, step, horizon):
-            self._learn(outcomes, float(self._intervals[slot]))
+            if self._known_steps[slot] >= _KNOWN_SHARE * horizon.steps:
+                self._learn(outcomes, float(self._intervals[slot]))
+
+    def _count_known(self, step: int) -> None:
+        """Count the steps whose usage is known for the predictions whose horizon runs."""
+        passed = step - self._step
+        if passed * self._horizon.step_seconds > _HELD_SECONDS:
+            passed = 1
+        self._known_steps[self._made_steps > NEVER] += passed
 
     def _admit(self, step: int, usage: PodUsage) -> IntArray:
         """Rows of the pods, after new ones and new nodes got theirs and ended ones lost theirs."""
@@ -165,12 +215,18 @@ class CalibratedPool:
             nodes.remove(gone)
         return rows
 
-    def _clear_skipped_blocks(self, step: int) -> None:
-        """Blocks that began since the last step have no samples yet; the rings have older ones."""
+    def _fill_skipped_blocks(self, step: int) -> None:
+        """Blocks that began since the last step have no samples yet; the rings have older ones. In
+        a block without any sample, pods used what they used last: a gap is not 0."""
         length = self._horizon.block_steps
+        block = step // length
         for ring in (self._pods["maxima"], self._pods["at_node_peak"], self._nodes["shares"]):
-            first = max(self._step // length + 1, step // length - ring.shape[1] + 1)
-            ring[:, np.arange(first, step // length + 1) % ring.shape[1]] = 0.0
+            first = max(self._step // length + 1, block - ring.shape[1] + 1)
+            ring[:, np.arange(first, block + 1) % ring.shape[1]] = 0.0
+        maxima = self._pods["maxima"]
+        skipped = np.arange(max(self._step // length + 1, block - maxima.shape[1] + 1), block)
+        if len(skipped) and self._step != NEVER:
+            maxima[:, skipped % maxima.shape[1]] = self._pods["usage"][:, None]
 
     def _node_peaks(
         self, step: int, node_rows: IntArray, usage: FloatArray, requests: FloatArray
@@ -198,7 +254,8 @@ class CalibratedPool:
         bins = pooled_margins.bins_of(outcomes.ratios)
         # Outcomes of one horizon overlap: together they weigh as much as one.
         weight = interval / horizon.steps
-        np.add.at(self._pool_margins, (outcomes.cells, bins), weight)
+        if not self._single_node:
+            np.add.at(self._pool_margins, (outcomes.cells, bins), weight)
         self._nodes["margins"][outcomes.nodes, bins] += weight
         half_life = horizon.steps_of_days(risk_level.DEBT_HALF_LIFE_DAYS)
         self._debt *= 0.5 ** (interval / half_life)
@@ -207,7 +264,8 @@ class CalibratedPool:
 
     def _fade(self, steps: int) -> None:
         days = steps / self._horizon.steps_of_days(1.0)
-        self._pool_margins *= 0.5 ** (days / pooled_margins.POOL_HALF_LIFE_DAYS)
+        if not self._single_node:
+            self._pool_margins *= 0.5 ** (days / pooled_margins.POOL_HALF_LIFE_DAYS)
         self._nodes["margins"][:] *= np.float32(0.5 ** (days / pooled_margins.NODE_HALF_LIFE_DAYS))
 
     # -- predict
@@ -265,6 +323,11 @@ class CalibratedPool:
         above = pooled_margins.survival(distributions)
         peaks, taken = np.empty((2, len(nodes), len(self.risks)))
         for i, level in enumerate(self.levels()):
+            if self._single_node:
+                factors = pooled_margins.margins(above, np.full((len(nodes), 1), level))[:, 0]
+                peaks[:, i] = np.minimum(shapes * factors, 1.0)
+                taken[:, i] = np.where(peaks[:, i] < 1.0, level, 0.0)
+                continue
             levels = np.tile(level * risk_budget.FACTORS, (len(nodes), 1))
             shares = shapes[:, None] * pooled_margins.margins(above, levels)
             peaks[:, i], taken[:, i] = risk_budget.spend(shares, levels, level)
@@ -295,6 +358,7 @@ class CalibratedPool:
         peaks = np.where(peaks < requests[:, None], peaks, np.inf)
         pending_outcomes.enter(self._nodes, rows, slot, shapes * requests, cells, peaks, risks)
         self._made_steps[slot] = self._step
+        self._known_steps[slot] = 0
         self._last_made = self._step
 
     # -- state
@@ -305,14 +369,14 @@ class CalibratedPool:
             "pods": self._pods.pack(),
             "nodes": self._nodes.pack(),
             "experience": self._experience.state(),
-            **{name: getattr(self, f"_{name}").tobytes() for name in _ARRAYS},
+            **{name: getattr(self, f"_{name}").tobytes() for name in self._arrays},
             **{name: int(getattr(self, f"_{name}")) for name in _NUMBERS},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, of a pool with the same horizon and risks. Raises CheckpointError
         or ValueError if it is damaged or of another pool."""
-        for name in _ARRAYS:
+        for name in self._arrays:
             own = getattr(self, f"_{name}")
             saved = np.frombuffer(state[name], own.dtype).reshape(own.shape)
             setattr(self, f"_{name}", saved.copy())

@@ -5,7 +5,7 @@ Bounded rings of the newest observations. An observation counts from the moment 
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,19 @@ from pipeline.processors.arrays import FloatArray, IntArray
 
 OUTGROWN: Final = 1.02
 """A pod outgrew its past if its peak is above this multiple of its past peak."""
-_OBSERVATIONS: Final = 4000
-_STEPS: Final = 2000
-_FIRST_WINDOWS: Final = 1000
+
+
+class Sizes(NamedTuple):
+    """Numbers of the newest observations that are kept: horizons of pods, steps of those that
+    outgrew their past, first horizons of pods."""
+
+    horizons: int
+    steps: int
+    first_windows: int
+
+
+FLEET: Final = Sizes(4000, 2000, 1000)
+SINGLE_NODE: Final = Sizes(400, 200, 100)
 _AGES: Final = np.array([1, 2, 3, 5, 9, 17])  # whole horizons of history: 0, 1, 2, 3-4, 5-8, ...
 
 
@@ -24,12 +34,12 @@ class FleetExperience:
     """Rings of observations, float32, oldest overwritten first. `blocks` is the number of blocks
     of a window."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, sizes: Sizes = FLEET) -> None:
         self._rings = {
-            "age": np.zeros(_OBSERVATIONS, np.float32),  # class of age, index into `_AGES`
-            "outgrown": np.zeros(_OBSERVATIONS, np.float32),
-            "step": np.zeros(_STEPS, np.float32),  # log(peak / past) / log(limit / past)
-            "first": np.zeros((_FIRST_WINDOWS, blocks), np.float32),  # usage / request
+            "age": np.zeros(sizes.horizons, np.float32),  # class of age, index into `_AGES`
+            "outgrown": np.zeros(sizes.horizons, np.float32),
+            "step": np.zeros(sizes.steps, np.float32),  # log(peak / past) / log(limit / past)
+            "first": np.zeros((sizes.first_windows, blocks), np.float32),  # usage / request
         }
         self._counts = dict.fromkeys(self._rings, 0)
 

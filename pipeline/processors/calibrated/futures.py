@@ -7,6 +7,7 @@ some pod of the fleet took. Young pods are predicted from first horizons of othe
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -34,8 +35,10 @@ class Windows:
     table: npt.NDArray[np.int64]  # (days known, recent windows known, _TABLE)
 
 
+@cache
 def windows_of(horizon: Horizon) -> Windows:
-    """Windows at the same time of the day; for horizons below a day also the last ones."""
+    """Windows at the same time of the day; for horizons below a day also the last ones. All pools
+    of one horizon share them: nobody writes to them."""
     days = np.arange(1, HISTORY_DAYS + 1)
     recent = np.arange(1, (_RECENT_WINDOWS if horizon.blocks <= horizon.day_blocks else 0) + 1)
     offsets = np.concatenate([days * horizon.day_blocks, recent * (horizon.blocks - 1)])

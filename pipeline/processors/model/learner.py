@@ -7,8 +7,8 @@ there are and which windows count, so that one node's partition may leave withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,7 @@ from pipeline.processors.model.model_config import (
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
+from pipeline.processors.model.node_states import NodeStates, named
 from pipeline.processors.model.peak_prediction import predict_peaks, view_of
 from pipeline.processors.model.pending_peaks import EndedPeak, Schedule, pending_columns
 from pipeline.processors.model.predictor import Predictor, may_decide, node_columns
@@ -109,6 +110,7 @@ class Learner:
         half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
         self._drift_ms = half_lives * drift.PUBLISHED_HALF_LIVES
         self._horizons = np.array([config.entity_horizon_seconds(entity) for entity in ENTITIES])
+        self._node_states = NodeStates(self.predictors, config.entity_horizon_seconds("prod"))
         self._prediction_settings = config.prediction_settings(self.predictors)
         columns = self.models.store.fingerprint + self._slots.fingerprint
         self.fingerprint = config.fingerprint(columns)
@@ -134,6 +136,7 @@ class Learner:
             entity_rows=self.models.allocate(self._profiles),
             slot=self._new_slot(),
             reference_ms=[[None, None] for _ in self._half_life_ms],
+            predictor_states=self._node_states.new(),
         )
 
     def _new_slot(self) -> int:
@@ -152,6 +155,7 @@ class Learner:
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
         pending_peaks.abandon(self._pending, np.array([node.slot]), self.schedule)
+        node.predictor_states = self._node_states.new()
 
     def expire_pods(self, node: NodeModels) -> tuple[str, ...]:
         """Drop the models of pods that no window has listed for the expiration time, and of the
@@ -296,6 +300,7 @@ class Learner:
         )
         self.workloads.train(batch, nodes, rows[len(entity_nodes) :], usage)
         self._learn_nodes(batch, nodes, values)
+        self._node_states.observe(self.models, batch, nodes, entity_rows, classes, usage)
 
     def _train(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
@@ -306,7 +311,7 @@ class Learner:
         store = self.models.store
         day_slots.observe(store["recent"], store["recent_slot"], rows, values, end_ms)
         for predictor in self.predictors.values():
-            with _blaming(predictor.name):
+            with named(predictor):
                 predictor.observe(self.models, rows, values, end_ms)
 
     def _learn_nodes(
@@ -314,17 +319,13 @@ class Learner:
     ) -> None:
         """Let the predictors that learn nodes as a whole learn these windows, with the `usage`
         (k, entities, 2) of entities. Raises `PredictorError`, which names the predictor."""
-        learners = {
-            name: predictor
-            for name, predictor in self.predictors.items()
-            if node_columns(predictor)
-        }
+        learners = [one for one in self.predictors.values() if node_columns(one)]
         if not learners:
             return
         view = view_of(nodes, self.models, self._slots, self._horizons)
         starts_ms = np.array([head.start_ms for head in batch.heads], np.int64)
-        for name, predictor in learners.items():
-            with _blaming(name):
+        for predictor in learners:
+            with named(predictor):
                 predictor.learn(view, usage, batch.end_ms - starts_ms)  # type: ignore[attr-defined]
 
     # -- results
@@ -433,9 +434,11 @@ class Learner:
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
         """The state in `data`, for `restore_node`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
-        return saved_models.read(
+        state = saved_models.read(
             name, data, self.models, self.workloads.models, self._slots, self.fingerprint
         )
+        states = self._node_states.restored(state.state.predictor_states)
+        return replace(state, predictor_states=states)
 
     def restore_node(self, state: saved_models.CheckedState) -> NodeModels:
         """A node with the models of a state."""
@@ -447,18 +450,8 @@ class Learner:
         in_cohort = self.models.in_cohort[rows]
         pending_peaks.unpack(self._pending, node.slot, state.state.pending, in_cohort)
         self.models.in_cohort[rows] = in_cohort
+        node.predictor_states = dict(state.predictor_states)
         return node
-
-
-@contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    """Turn what the predictor `name` raises into a `PredictorError`."""
-    try:
-        yield
-    except AssertionError:  # of the shared suite
-        raise
-    except Exception as error:  # foreign code may raise anything
-        raise PredictorError(f"predictor {name} failed: {error!r:.300}") from error
 
 
 def _rows(node: NodeModels) -> IntArray:

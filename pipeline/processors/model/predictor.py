@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -121,6 +121,57 @@ class Predictor(Protocol):
     def peak(self, view: View) -> Peaks:
         """Compute the peaks of all entities and pods in view. They depend only on the rows of the
         same node."""
+
+
+class NodeState(Protocol):
+    """What a predictor keeps of one node beside columns."""
+
+    def pack(self) -> dict[str, bytes]:
+        """Everything that `NodePredictor.restore_node` needs; equal states are equal bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWindows:
+    """Windows of k distinct nodes that a `NodePredictor` learns from, and their n pods by UID.
+
+    `entities` (k, E) and `pods` (n,) are row numbers, `uids` those of the pods of each node,
+    `node_index` (n,) is the index of each pod's node, ascending. `classes` (n,), `ended` (n,),
+    `requests` (n, 2) and `usage` (n, 2), cores and bytes, NaN unknown, are of the pods; `end_ms`
+    (k,) is the end of each window.
+    """
+
+    end_ms: IntArray
+    entities: IntArray
+    pods: IntArray
+    uids: Sequence[tuple[str, ...]]
+    node_index: IntArray
+    classes: ByteArray
+    ended: BoolArray
+    requests: FloatArray
+    usage: FloatArray
+
+
+@runtime_checkable
+class NodePredictor(Predictor, Protocol):
+    """A predictor that also learns which pods were on a node together.
+
+    The bank stores, saves and restores one state for each node. It may write to the rows of the
+    node in its own columns, from which `peak` reads.
+    """
+
+    def new_node(self, horizon_seconds: float) -> NodeState:
+        """The state of a new node, whose peak of Prod is to hold for so long. Raises ValueError if
+        it cannot predict so far ahead."""
+
+    def restore_node(self, packed: Mapping[str, bytes], horizon_seconds: float) -> NodeState:
+        """The state that `pack` gave, or a new one if it is of other options or another horizon.
+        Raises CheckpointError if it is damaged."""
+
+    def observe_nodes(
+        self, models: EntityModels, windows: PodWindows, states: Sequence[NodeState]
+    ) -> None:
+        """Learn a window of each node, whose state is at the same place of `states`. What it does
+        with a node depends on that node alone."""
 
 
 def entities_without_peak(predictor: Predictor) -> Collection[str]:

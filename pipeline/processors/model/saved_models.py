@@ -7,7 +7,8 @@ bytes would be wrong for days without anyone noticing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import COLUMNS, NO_ROW, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.node_models import NodeModels
+from pipeline.processors.model.predictor import NodeState
 from pipeline.processors.model.state_codec import (
     WORKLOAD_COLUMNS,
     ModelState,
@@ -87,6 +89,10 @@ def capture(
             pod_workloads=pack(_positions(models.workload[rows], workload_rows), "<i4"),
             alerts=alerts,
             pending=pending,
+            predictor_states={
+                predictor: state.pack()
+                for predictor, state in sorted(node.predictor_states.items())
+            },
         )
     )
 
@@ -111,7 +117,8 @@ def _positions(values: IntArray, rows: IntArray) -> IntArray:
 @dataclass(frozen=True, slots=True)
 class CheckedState:
     """A state that fits the learner, and its arrays: `columns` of `EntityModels`, those of
-    workloads, the `pods` of the last window with their `ages` and positions in `state.uids`."""
+    workloads, the `pods` of the last window with their `ages` and positions in `state.uids`; and
+    the restored states of predictors."""
 
     state: ModelState
     profiles: ByteArray
@@ -124,6 +131,7 @@ class CheckedState:
     positions: IntArray
     ages: FloatArray
     allocatable: FloatArray
+    predictor_states: Mapping[str, NodeState] = field(default_factory=dict)
 
 
 def read(

@@ -11,7 +11,13 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
-from pipeline.processors.model.predictor import Peaks, View, entities_without_peak, node_columns
+from pipeline.processors.model.predictor import (
+    NodePredictor,
+    Peaks,
+    View,
+    entities_without_peak,
+    node_columns,
+)
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
 from pipeline.processors.predictors.registry import Keys, build
@@ -58,6 +64,9 @@ class Maximum:
     def __init__(self, **options: Any) -> None:
         given = self.declaration.checked(options)
         self._members = build(given["members"], given["options"], Keys("members", "options"))
+        for member in self._members.values():
+            if isinstance(member, NodePredictor):
+                raise ValueError(f"{member.name} cannot be a member: it keeps a state of each node")
         self.no_peak_for = tuple(
             name
             for name in ENTITIES

@@ -152,6 +152,38 @@ def test_unknown_usage_counts_as_the_last_known() -> None:
         assert _equal(one, two)
 
 
+def _of_node(pool: CalibratedPool, step: int, used: float) -> None:
+    one = np.zeros(1, np.int64)
+    pool.observe(step, PodUsage(one, one, np.array([used]), np.full(1, 100.0), np.full(1, 400.0)))
+    pool.predict()
+
+
+def test_pods_use_in_a_gap_what_they_used_last() -> None:
+    pool = CalibratedPool(Horizon(144, 300), RISKS, single_node=True)
+    _of_node(pool, 0, 70.0)
+    _of_node(pool, 60, 50.0)
+    block = Horizon(144, 300).block_steps
+    ring = pool.state()["pods"]["maxima"]
+    restored = CalibratedPool(Horizon(144, 300), RISKS, single_node=True)
+    restored.restore(pool.state())
+    assert len(ring) == 4 * Horizon(144, 300).ring_blocks
+    maxima = restored._pods["maxima"][0, : 60 // block + 1]
+    assert maxima.tolist() == [70.0] * (60 // block) + [50.0]
+
+
+@pytest.mark.parametrize("gap", [12, 13])
+def test_an_outcome_counts_only_if_usage_was_known(gap: int) -> None:
+    # A gap of an hour is known, a longer one is not.
+    horizon = Horizon(72, 300)
+    pool = CalibratedPool(horizon, RISKS, single_node=True)
+    for step in range(40):
+        _of_node(pool, step, 50.0)
+    for step in range(39 + gap, 72 + 1):
+        _of_node(pool, step, 50.0)
+    known = pool.outcome_weights(np.zeros(1, np.int64))[0] > 0.0
+    assert known == (gap == 12)
+
+
 def test_nodes_and_pods_that_left_take_no_room() -> None:
     pool = new_pool()
     for step in range(24 * 20):

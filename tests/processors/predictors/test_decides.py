@@ -30,7 +30,8 @@ def decided_by(predictor: str, pods: list[Pod]) -> NodePeaks:
     return answer(day_of(pods, predictor), "percentile", *{predictor} - {"percentile"})
 
 
-@pytest.mark.parametrize("predictor", DECIDING)
+# `calibrated` is more careful until it has outcomes of its own: `test_calibrated.py`.
+@pytest.mark.parametrize("predictor", [name for name in DECIDING if name != "calibrated"])
 def test_the_unused_request_of_a_quiet_pod_is_reclaimable(predictor: str) -> None:
     result = decided_by(predictor, PODS[:1])
     assert result.decides == predictor

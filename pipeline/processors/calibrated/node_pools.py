@@ -1,0 +1,162 @@
+"""The calibrated state of one node in a worker: its pods of Prod are a pool of one node, for cpu
+and for memory.
+
+Steps are five minutes of event time; a prediction comes every third one, and after each in which
+the pods changed. A pod without a request counts its highest usage in place of
+it. Amounts are cores and bytes; NaN is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from pipeline.errors import CheckpointError
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.horizon import Horizon
+
+STEP_SECONDS: Final = 300
+_STEPS_PER_PREDICTION: Final = 3
+SHORTEST_SECONDS: Final = 21_600
+"""Histories for shorter horizons have too many blocks to keep them for each pod of a fleet."""
+_UNITS: Final = np.array([1e-3, 2.0**20])
+"""Pools count millicores and MiB."""
+_LIMIT_FACTOR: Final = 4.0
+"""Models do not know the limits of pods: a pod may grow to so many times its request or usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPeaks:
+    """The prediction after a step: the peak as a share of the requests, these requests, and the
+    weight of the node's own outcomes in horizons, (2,) each, NaN without pods. It was made for the
+    pods that are `included`, (n, 2)."""
+
+    share: FloatArray
+    requests: FloatArray
+    outcomes: FloatArray
+    included: BoolArray
+
+
+class NodePools:
+    """Pools of one node with a declared risk. `open_step` is the step that has samples and is not
+    learned yet, -1 if there is none. Raises ValueError for a horizon that they do not have."""
+
+    def __init__(self, horizon_seconds: float, risk: float) -> None:
+        self._horizon_seconds, self._risk = float(horizon_seconds), risk
+        horizon = _horizon(horizon_seconds)
+        self._pools: Final = [
+            CalibratedPool(horizon, (risk,), single_node=True) for _ in range(len(_UNITS))
+        ]
+        self.open_step = -1
+        self._predicted_pods = b""  # digest of those of the last prediction
+        self._uids: tuple[str, ...] = ()
+        self._ids: IntArray = np.zeros(0, np.int64)
+
+    def close(
+        self,
+        uids: tuple[str, ...],
+        of_prod: BoolArray,
+        of_unknown_class: BoolArray,
+        requests: FloatArray,
+        usage: FloatArray,
+    ) -> StepPeaks | None:
+        """Learn the open step, and predict if it is time to; else return None.
+
+        The pods have `requests` and their highest `usage` in the step, (n, 2). Pods that are
+        neither `of_prod` nor `of_unknown_class`, (n,), or not listed, have ended. One of unknown
+        class counts if it was of Prod before: a lost record must not cost what a pod has learned.
+        """
+        ids, step = self._ids_of(uids), self.open_step
+        self.open_step = -1
+        included = np.zeros((len(uids), 2), np.bool_)
+        for r, pool in enumerate(self._pools):
+            used = usage[:, r] / _UNITS[r]
+            known, highest = pool.knows(ids), np.fmax(pool.highest_usage(ids), used)
+            request = np.where(requests[:, r] > 0.0, requests[:, r] / _UNITS[r], highest)
+            counts = (of_prod | (of_unknown_class & known)) & (known | ~np.isnan(used))
+            counts &= ~np.isnan(request)
+            included[:, r] = counts
+            limit = _LIMIT_FACTOR * np.fmax(request, highest)
+            pods = ids[counts]
+            nodes = np.zeros(len(pods), np.int64)
+            pool.observe(step, PodUsage(pods, nodes, used[counts], request[counts], limit[counts]))
+        present = b"".join(ids[of_resource].tobytes() for of_resource in included.T)
+        digest = blake2b(present, digest_size=8).digest()
+        if step % _STEPS_PER_PREDICTION and digest == self._predicted_pods:
+            return None
+        self._predicted_pods = digest
+        return self._predict(included)
+
+    def _predict(self, included: BoolArray) -> StepPeaks:
+        share, total, outcomes = (np.full(2, np.nan) for _ in range(3))
+        for r, pool in enumerate(self._pools):
+            peaks = pool.predict()
+            if len(peaks.nodes):
+                asked = float(peaks.requests[0])
+                share[r] = float(peaks.peaks[0, 0]) / asked if asked > 0.0 else 1.0
+                total[r] = asked * _UNITS[r]
+                outcomes[r] = pool.outcome_weights(peaks.nodes)[0]
+        return StepPeaks(share, total, outcomes, included)
+
+    def _ids_of(self, uids: tuple[str, ...]) -> IntArray:
+        # Windows of a node share one tuple until one of its pods changes.
+        if uids is not self._uids:
+            self._uids, self._ids = uids, np.array([_id_of(uid) for uid in uids], np.int64)
+        return self._ids
+
+    def pack(self) -> dict[str, bytes]:
+        """Everything that was learned."""
+        state = {
+            "horizon_seconds": self._horizon_seconds,
+            "risk": self._risk,
+            "open_step": self.open_step,
+            "predicted_pods": self._predicted_pods,
+            "pools": [pool.state() for pool in self._pools],
+        }
+        return {"node_pools": msgspec.msgpack.encode(state)}
+
+    @classmethod
+    def restored(
+        cls, packed: Mapping[str, bytes], horizon_seconds: float, risk: float
+    ) -> NodePools:
+        """The pools that `pack` gave; new ones if there are none, or for another horizon. With
+        another risk they keep what they know of pods and outcomes, and drop pending predictions.
+        Raises CheckpointError if they are damaged."""
+        pools = cls(horizon_seconds, risk)
+        if not packed:
+            return pools
+        try:
+            state: dict[str, Any] = msgspec.msgpack.decode(packed["node_pools"])
+            if state["horizon_seconds"] != pools._horizon_seconds:
+                return pools
+            pools.open_step = int(state["open_step"])
+            pools._predicted_pods = bytes(state["predicted_pods"])
+            for pool, saved in zip(pools._pools, state["pools"], strict=True):
+                pool.restore(saved)
+                if state["risk"] != risk:
+                    pool.forget_predictions()
+        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise CheckpointError(
+                f"the calibrated state of a node is damaged: {error!r:.200}",
+                hint="rebuild the node from the windows log",
+            ) from error
+        return pools
+
+
+def _horizon(horizon_seconds: float) -> Horizon:
+    if horizon_seconds < SHORTEST_SECONDS:
+        raise ValueError(f"the horizon is shorter than {SHORTEST_SECONDS} s")
+    if horizon_seconds % STEP_SECONDS:
+        raise ValueError(f"the horizon is not a multiple of {STEP_SECONDS} s")
+    return Horizon(round(horizon_seconds) // STEP_SECONDS, STEP_SECONDS)
+
+
+def _id_of(uid: str) -> int:
+    """A number for a pod, below 2^63, equal in every process."""
+    return int.from_bytes(blake2b(uid.encode(), digest_size=8).digest(), "little") >> 1

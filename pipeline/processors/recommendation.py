@@ -104,9 +104,9 @@ class WorkloadSums:
         histograms = state_codec.read_workloads(state, self._models)
         columns = state_codec.workload_columns(models, count)
         kept = Columns(COLUMNS)
-        kept.check(models.columns, count)
+        values = kept.unpack(models.columns, count)
         kept.grow(count)
-        kept.unpack(np.arange(count), models.columns)
+        kept.write(np.arange(count), values)
         positions = [
             position
             for position, workload in enumerate(state.workloads)

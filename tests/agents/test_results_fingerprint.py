@@ -235,10 +235,8 @@ def state_values(state: bytes) -> Any:
 
 
 def _column_values(columns: dict[str, Column], packed: Any, rows: int) -> dict[str, Any]:
-    arrays = Columns(columns)
-    arrays.grow(rows)
-    arrays.unpack(np.arange(rows), packed)
-    return {name: arrays[name].ravel().tolist() for name in columns}
+    values = Columns(columns).unpack(packed, rows)
+    return {name: array.ravel().tolist() for name, array in values.items()}
 
 
 def _rounded(value: Any) -> Any:

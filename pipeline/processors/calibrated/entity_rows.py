@@ -64,10 +64,10 @@ class EntityRows:
     def restore(self, packed: Mapping[str, bytes]) -> None:
         """Replace all rows by those that `pack` gave. Raises CheckpointError if damaged."""
         count = len(packed.get("id", b"")) // 8
-        self.columns.check(packed, count)
+        values = self.columns.unpack(packed, count)
         self.columns = Columns(self.columns.columns)
         self.columns.grow(count)
-        self.columns.unpack(np.arange(count), packed)
+        self.columns.write(np.arange(count), values)
         self._index()
 
     def _index(self) -> None:

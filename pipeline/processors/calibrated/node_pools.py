@@ -8,7 +8,6 @@ it. Amounts are cores and bytes; NaN is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -48,8 +47,8 @@ class NodePools:
     learned yet, -1 if there is none. Raises ValueError for a horizon that they do not have."""
 
     def __init__(self, horizon_seconds: float, risk: float) -> None:
-        self._horizon_seconds, self._risk = float(horizon_seconds), risk
-        horizon = _horizon(horizon_seconds)
+        self.horizon_seconds, self._risk = float(horizon_seconds), risk
+        horizon = horizon_of(horizon_seconds)
         self._pools: Final = [
             CalibratedPool(horizon, (risk,), single_node=True) for _ in range(len(_UNITS))
         ]
@@ -110,31 +109,24 @@ class NodePools:
             self._uids, self._ids = uids, np.array([_id_of(uid) for uid in uids], np.int64)
         return self._ids
 
-    def pack(self) -> dict[str, bytes]:
+    def pack(self) -> bytes:
         """Everything that was learned."""
         state = {
-            "horizon_seconds": self._horizon_seconds,
+            "horizon_seconds": self.horizon_seconds,
             "risk": self._risk,
             "open_step": self.open_step,
             "predicted_pods": self._predicted_pods,
             "pools": [pool.state() for pool in self._pools],
         }
-        return {"node_pools": msgspec.msgpack.encode(state)}
+        return msgspec.msgpack.encode(state)
 
     @classmethod
-    def restored(
-        cls, packed: Mapping[str, bytes], horizon_seconds: float, risk: float
-    ) -> NodePools:
-        """The pools that `pack` gave; new ones if there are none, or for another horizon. With
-        another risk they keep what they know of pods and outcomes, and drop pending predictions.
-        Raises CheckpointError if they are damaged."""
-        pools = cls(horizon_seconds, risk)
-        if not packed:
-            return pools
+    def restored(cls, packed: bytes, risk: float) -> NodePools:
+        """The pools that `pack` gave. With another risk they keep what they know of pods and
+        outcomes, and drop pending predictions. Raises CheckpointError if they are damaged."""
         try:
-            state: dict[str, Any] = msgspec.msgpack.decode(packed["node_pools"])
-            if state["horizon_seconds"] != pools._horizon_seconds:
-                return pools
+            state: dict[str, Any] = msgspec.msgpack.decode(packed)
+            pools = cls(state["horizon_seconds"], risk)
             pools.open_step = int(state["open_step"])
             pools._predicted_pods = bytes(state["predicted_pods"])
             for pool, saved in zip(pools._pools, state["pools"], strict=True):
@@ -143,13 +135,13 @@ class NodePools:
                     pool.forget_predictions()
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise CheckpointError(
-                f"the calibrated state of a node is damaged: {error!r:.200}",
-                hint="rebuild the node from the windows log",
+                f"the calibrated state of a node is damaged: {error!r:.200}"
             ) from error
         return pools
 
 
-def _horizon(horizon_seconds: float) -> Horizon:
+def horizon_of(horizon_seconds: float) -> Horizon:
+    """The horizon of pools. Raises ValueError if they do not have it."""
     if horizon_seconds < SHORTEST_SECONDS:
         raise ValueError(f"the horizon is shorter than {SHORTEST_SECONDS} s")
     if horizon_seconds % STEP_SECONDS:

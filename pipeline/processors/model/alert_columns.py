@@ -57,10 +57,10 @@ def unpack(columns: Columns, slot: int, packed: Mapping[str, bytes]) -> None:
     """Write the state that `pack` gave into this row, which is empty. State that does not fit, as
     another release may have written it, leaves the row empty."""
     try:
-        columns.check(packed, 1)
+        values = columns.unpack(packed, 1)
     except CheckpointError:
         return
-    columns.unpack(np.array([slot]), packed)
+    columns.write(np.array([slot]), values)
 
 
 def is_used(columns: Columns, rows: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -261,11 +261,11 @@ class Bank:
         return self.learner.encode_state(node, self.node_models[node])
 
     def encode_workloads(self, node: str) -> bytes | None:
-        """The state of a node without its pods; None if it has no models of workloads."""
+        """The models of the workloads of a node, for `WorkloadSums`; None if it has none."""
         models = self.node_models.get(node)
         if models is None or not models.workload_rows:
             return None
-        return self.learner.encode_state(node, models.without_pods())
+        return self.learner.encode_workloads(node, models)
 
     def restore(self, node: str, data: bytes) -> None:
         """Replace the models of a node by the state in `data`.

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import mmap
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -33,24 +34,38 @@ _PADDING: Final = 1056
 _NO_RESERVE: Final = 0x4000  # MAP_NORESERVE, which mmap names from Python 3.13 on
 
 
+class Packable(Protocol):
+    """The value of a row of an `object_column`."""
+
+    def pack(self) -> bytes:
+        """All of its state; equal states are equal bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """The value of one row: an array of `shape` and `dtype` (little-endian), `empty` at first.
 
-    In memory rows follow each other; if not `by_row`, the same item of all rows does.
+    In memory rows follow each other; if not `by_row`, the same item of all rows does. Columns of
+    objects are made by `object_column`.
     """
 
     shape: tuple[int, ...] = ()
-    dtype: Literal["<f8", "<f4", "<i8", "<i4", "<u2", "<u1", "<i1"] = "<f8"
-    empty: float = 0.0
+    dtype: Literal["<f8", "<f4", "<i8", "<i4", "<u2", "<u1", "<i1", "O"] = "<f8"
+    empty: float | None = 0.0
     by_row: bool = field(default=True, repr=False)
+    restore: Callable[[bytes], Packable] | None = field(default=None, repr=False)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row; of an object its reference alone."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     def allocate(self, rows: int) -> npt.NDArray[Any]:
         """Zeros, (rows or more, *shape), which take memory only as they are written. Large columns
         get address space for many more rows, so that they rarely move."""
         dtype = np.dtype(self.dtype)
         array: npt.NDArray[Any] | None = None
-        if rows * math.prod(self.shape) * dtype.itemsize > _SMALL_BYTES:
+        if self.restore is None and rows * self.row_bytes > _SMALL_BYTES:
             array = reserve(self._shape(RESERVE_FACTOR * rows + _PADDING), dtype)
         if array is None:
             array = np.zeros(self._shape(rows), dtype)
@@ -69,6 +84,35 @@ class Column:
             values = old[:, *item]
             if values.view(f"u{values.itemsize}").any():
                 new[: len(old), *item] = values
+
+    def pack(self, values: npt.NDArray[Any]) -> bytes:
+        """The bytes of the values of some rows, in an order that compresses well."""
+        if self.restore is None:
+            return _to_bytes(values)
+        return msgspec.msgpack.encode([None if one is None else one.pack() for one in values])
+
+    def unpack(self, data: bytes, rows: int) -> npt.NDArray[Any]:
+        """The values of so many rows in the bytes of `pack`. Raises CheckpointError if they are
+        damaged."""
+        if self.restore is None:
+            size = rows * self.row_bytes
+            if len(data) != size:
+                raise CheckpointError(f"it has {len(data)} bytes instead of {size}")
+            return _from_bytes(data, np.dtype(self.dtype), (rows, *self.shape))
+        try:
+            packed = msgspec.msgpack.decode(data, type=list[bytes | None])
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(f"it is damaged: {error}") from error
+        if len(packed) != rows:
+            raise CheckpointError(f"it has {len(packed)} objects instead of {rows}")
+        restored = (None if one is None else self.restore(one) for one in packed)
+        return np.fromiter(restored, np.object_, rows)
+
+
+def object_column(restore: Callable[[bytes], Packable]) -> Column:
+    """A column with an object in each row, None at first, for state of no fixed size. `restore`
+    makes an object of the bytes of its `pack`; it raises CheckpointError if they are damaged."""
+    return Column((), "O", None, restore=restore)
 
 
 def reserve(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
@@ -146,27 +190,30 @@ class Columns:
             self._arrays[name][rows] = column.empty
 
     def pack(self, rows: IntArray) -> dict[str, bytes]:
-        """The bytes of these rows, by column, in an order that compresses well."""
+        """The bytes of these rows, by column."""
         index = _as_slice(rows)
-        return {name: _to_bytes(self._arrays[name][index]) for name in sorted(self.columns)}
+        columns = sorted(self.columns.items())
+        return {name: column.pack(self._arrays[name][index]) for name, column in columns}
 
-    def check(self, packed: Mapping[str, bytes], rows: int) -> None:
-        """Raise `CheckpointError` unless `packed` are the bytes of as many rows."""
+    def unpack(self, packed: Mapping[str, bytes], rows: int) -> dict[str, npt.NDArray[Any]]:
+        """The values of so many rows in the bytes that `pack` gave, for `write`. Raises
+        CheckpointError unless they are those of these columns, undamaged."""
+        values = {}
         for name, column in self.columns.items():
-            size = np.dtype(column.dtype).itemsize * rows * math.prod(column.shape)
-            if len(packed.get(name, b"")) != size:
+            try:
+                values[name] = column.unpack(packed.get(name, b""), rows)
+            except CheckpointError as error:
                 raise CheckpointError(
-                    f"column {name!r} of the node state has {len(packed.get(name, b''))} bytes "
-                    f"instead of {size}",
+                    f"column {name!r} of the node state: {error.message}",
                     hint="rebuild the node from the windows log",
-                )
+                ) from error
+        return values
 
-    def unpack(self, rows: IntArray, packed: Mapping[str, bytes]) -> None:
-        """Write the bytes that `pack` gave, and `check` accepted, into these rows."""
+    def write(self, rows: IntArray, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write values that `unpack` gave into these rows."""
         index = _as_slice(rows)
-        for name, column in self.columns.items():
-            shape = (len(rows), *column.shape)
-            self._arrays[name][index] = _from_bytes(packed[name], np.dtype(column.dtype), shape)
+        for name in self.columns:
+            self._arrays[name][index] = values[name]
 
 
 def _as_slice(rows: IntArray) -> IntArray | slice:

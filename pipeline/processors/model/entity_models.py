@@ -205,7 +205,7 @@ def _put(column: npt.NDArray[_T], rows: IntArray, pairs: npt.NDArray[_T]) -> Non
     column.view(np.complex128)[rows] = pairs.view(np.complex128)
 
 
-def _resized(column: npt.NDArray[_T], rows: int, empty: float = 0) -> npt.NDArray[_T]:
+def _resized(column: npt.NDArray[_T], rows: int, empty: float | None = 0) -> npt.NDArray[_T]:
     # np.zeros claims no page before it is written; filling would claim all of them.
     grown = np.zeros((rows, *column.shape[1:]), dtype=column.dtype)
     grown[: len(column)] = column

@@ -8,7 +8,6 @@ there are and which windows count, so that one node's partition may leave withou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,10 +36,17 @@ from pipeline.processors.model.model_config import (
 )
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.node_peaks import PeakBatch
-from pipeline.processors.model.node_states import NodeStates, named
 from pipeline.processors.model.peak_prediction import predict_peaks, view_of
 from pipeline.processors.model.pending_peaks import EndedPeak, Schedule, pending_columns
-from pipeline.processors.model.predictor import Predictor, may_decide, node_columns
+from pipeline.processors.model.predictor import (
+    Predictor,
+    WindowUsage,
+    check_horizon,
+    may_decide,
+    named,
+    node_columns,
+    node_predictors,
+)
 from pipeline.processors.model.resource_pairs import per_resource, stack_rows
 from pipeline.processors.model.training_batch import (
     UNKNOWN_CLASS,
@@ -110,7 +116,8 @@ class Learner:
         half_lives = np.array([self._half_life_ms[profile] for profile in profiles], np.int64)
         self._drift_ms = half_lives * drift.PUBLISHED_HALF_LIVES
         self._horizons = np.array([config.entity_horizon_seconds(entity) for entity in ENTITIES])
-        self._node_states = NodeStates(self.predictors, config.entity_horizon_seconds("prod"))
+        for predictor in self.predictors.values():
+            check_horizon(predictor, config.entity_horizon_seconds("prod"))
         self._prediction_settings = config.prediction_settings(self.predictors)
         columns = self.models.store.fingerprint + self._slots.fingerprint
         self.fingerprint = config.fingerprint(columns)
@@ -136,7 +143,6 @@ class Learner:
             entity_rows=self.models.allocate(self._profiles),
             slot=self._new_slot(),
             reference_ms=[[None, None] for _ in self._half_life_ms],
-            predictor_states=self._node_states.new(),
         )
 
     def _new_slot(self) -> int:
@@ -155,7 +161,6 @@ class Learner:
         self.models.clear(node.entity_rows)
         self._slots.clear(np.array([node.slot]))
         pending_peaks.abandon(self._pending, np.array([node.slot]), self.schedule)
-        node.predictor_states = self._node_states.new()
 
     def expire_pods(self, node: NodeModels) -> tuple[str, ...]:
         """Drop the models of pods that no window has listed for the expiration time, and of the
@@ -299,8 +304,7 @@ class Learner:
             batch.end_ms.take(node_index),
         )
         self.workloads.train(batch, nodes, rows[len(entity_nodes) :], usage)
-        self._learn_nodes(batch, nodes, values)
-        self._node_states.observe(self.models, batch, nodes, entity_rows, classes, usage)
+        self._learn_nodes(batch, nodes, values, usage)
 
     def _train(
         self, rows: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
@@ -315,18 +319,24 @@ class Learner:
                 predictor.observe(self.models, rows, values, end_ms)
 
     def _learn_nodes(
-        self, batch: TrainingBatch, nodes: Sequence[NodeModels], usage: FloatArray
+        self,
+        batch: TrainingBatch,
+        nodes: Sequence[NodeModels],
+        entities: FloatArray,
+        pods: FloatArray,
     ) -> None:
-        """Let the predictors that learn nodes as a whole learn these windows, with the `usage`
-        (k, entities, 2) of entities. Raises `PredictorError`, which names the predictor."""
-        learners = [one for one in self.predictors.values() if node_columns(one)]
+        """Let the predictors that learn nodes as a whole learn these windows, with the usage of
+        `entities` (k, E, 2) and `pods` (n, 2). Raises `PredictorError`, which names the one."""
+        learners = node_predictors(self.predictors.values())
         if not learners:
             return
         view = view_of(nodes, self.models, self._slots, self._horizons)
-        starts_ms = np.array([head.start_ms for head in batch.heads], np.int64)
+        lengths_ms = batch.end_ms - np.array([head.start_ms for head in batch.heads], np.int64)
+        uids = [node.listed.uids for node in nodes]
+        windows = WindowUsage(lengths_ms, entities, pods, uids)
         for predictor in learners:
             with named(predictor):
-                predictor.learn(view, usage, batch.end_ms - starts_ms)  # type: ignore[attr-defined]
+                predictor.learn(view, windows)
 
     # -- results
 
@@ -431,14 +441,26 @@ class Learner:
             pending_peaks.pack(self._pending, node.slot, self.models.in_cohort[_rows(node)]),
         )
 
+    def encode_workloads(self, name: str, node: NodeModels) -> bytes:
+        """The models of the workloads and entities of `node`, called `name`, without its pods and
+        columns per node."""
+        return saved_models.capture(
+            name,
+            node.without_pods(),
+            self.models,
+            self.workloads.models,
+            Columns({}),
+            self.fingerprint,
+            alerts={},
+            pending={},
+        )
+
     def decode_state(self, name: str, data: bytes) -> saved_models.CheckedState:
         """The state in `data`, for `restore_node`. Raises CheckpointError if it is damaged, of
         another version, of another node than `name`, or of another fingerprint."""
-        state = saved_models.read(
+        return saved_models.read(
             name, data, self.models, self.workloads.models, self._slots, self.fingerprint
         )
-        states = self._node_states.restored(state.state.predictor_states)
-        return replace(state, predictor_states=states)
 
     def restore_node(self, state: saved_models.CheckedState) -> NodeModels:
         """A node with the models of a state."""
@@ -450,7 +472,6 @@ class Learner:
         in_cohort = self.models.in_cohort[rows]
         pending_peaks.unpack(self._pending, node.slot, state.state.pending, in_cohort)
         self.models.in_cohort[rows] = in_cohort
-        node.predictor_states = dict(state.predictor_states)
         return node
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.corroboration import SecondSource
 from pipeline.processors.model.entity_models import NEVER
-from pipeline.processors.model.predictor import NodeState
 from pipeline.processors.model.training_batch import NO_PODS, ListedPods
 from pipeline.topics.node_state import Dispute
 from pipeline.topics.nodes import Strategy
@@ -30,8 +29,7 @@ class NodeModels:
     something was learned. `workload_rows` are the rows of workloads that have a model, with or
     without pods, and `workload_reference_ms` is their decay reference. `appended_ms` is the
     newest append time of an applied sample. `source` is the provider that is believed, empty for an
-    exporter; `second` is not believed. `predictor_states` are what predictors keep of the node
-    beside columns, by name.
+    exporter; `second` is not believed.
     """
 
     machine_id: str
@@ -56,7 +54,6 @@ class NodeModels:
     workload_reference_ms: int | None = None
     source: str = ""
     second: SecondSource | None = None
-    predictor_states: dict[str, NodeState] = field(default_factory=dict)
 
     @property
     def dispute(self) -> Dispute | None:
@@ -70,7 +67,7 @@ class NodeModels:
         nothing = np.zeros(0, np.int64)
         return replace(
             self, row_by_uid={}, listed=NO_PODS, pod_rows=nothing, pod_ages=np.zeros(0),
-            absent_uids=(), predictor_states={},
+            absent_uids=(),
         )  # fmt: skip
 
     def all_rows(self) -> IntArray:

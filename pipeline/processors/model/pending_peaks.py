@@ -233,11 +233,11 @@ def unpack(columns: Columns, row: int, packed: Mapping[str, bytes], in_cohort: B
     known = {**packed, **{name: data for name, data in columns.pack(rows).items() if name in new}}
     bits = np.frombuffer(packed.get("cohorts", b""), np.uint8)
     try:
-        columns.check(known, 1)
+        values = columns.unpack(known, 1)
     except CheckpointError:
         bits = bits[:0]
     if len(bits) != -(-in_cohort.size // 8):
         columns.clear(rows)
         return
-    columns.unpack(rows, known)
+    columns.write(rows, values)
     in_cohort[:] = np.unpackbits(bits, count=in_cohort.size).reshape(in_cohort.shape)

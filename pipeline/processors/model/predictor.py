@@ -7,7 +7,8 @@ memory in bytes; NaN is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -100,12 +101,7 @@ class Predictor(Protocol):
     the bank clears, saves and restores them. `prod` selects how the peak of Prod is computed: from
     the peaks of classes, or with `pair` from these and from the sum of the pods' peaks, whichever
     is higher. An optional attribute `no_peak_for` names the entities without a peak by design (see
-    `entities_without_peak`).
-
-    A predictor that learns nodes as a whole has optional `node_columns`, its state per node, and a
-    method `learn(view, usage, window_ms)`, called once a window after `observe`: `usage`
-    (k, E, 2) is that of the entities in the last windows, NaN unknown, and `window_ms` (k,) the
-    lengths of the windows.
+    `entities_without_peak`), an optional method `check_horizon` refuses horizons (see there).
     """
 
     name: str
@@ -123,55 +119,31 @@ class Predictor(Protocol):
         same node."""
 
 
-class NodeState(Protocol):
-    """What a predictor keeps of one node beside columns."""
-
-    def pack(self) -> dict[str, bytes]:
-        """Everything that `NodePredictor.restore_node` needs; equal states are equal bytes."""
-
-
 @dataclass(frozen=True, slots=True)
-class PodWindows:
-    """Windows of k distinct nodes that a `NodePredictor` learns from, and their n pods by UID.
+class WindowUsage:
+    """What the last windows of the nodes in a view add to it: their lengths `window_ms` (k,); the
+    usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; and the `uids` of
+    the pods of each node, the same tuple until one of them changes."""
 
-    `entities` (k, E) and `pods` (n,) are row numbers, `uids` those of the pods of each node,
-    `node_index` (n,) is the index of each pod's node, ascending. `classes` (n,), `ended` (n,),
-    `requests` (n, 2) and `usage` (n, 2), cores and bytes, NaN unknown, are of the pods; `end_ms`
-    (k,) is the end of each window.
-    """
-
-    end_ms: IntArray
-    entities: IntArray
-    pods: IntArray
+    window_ms: IntArray
+    entities: FloatArray
+    pods: FloatArray
     uids: Sequence[tuple[str, ...]]
-    node_index: IntArray
-    classes: ByteArray
-    ended: BoolArray
-    requests: FloatArray
-    usage: FloatArray
 
 
 @runtime_checkable
 class NodePredictor(Predictor, Protocol):
-    """A predictor that also learns which pods were on a node together.
+    """A predictor that also learns nodes as a whole.
 
-    The bank stores, saves and restores one state for each node. It may write to the rows of the
-    node in its own columns, from which `peak` reads.
+    `node_columns` are its state per node, by name as `columns`; state of no fixed size is in an
+    `object_column`.
     """
 
-    def new_node(self, horizon_seconds: float) -> NodeState:
-        """The state of a new node, whose peak of Prod is to hold for so long. Raises ValueError if
-        it cannot predict so far ahead."""
+    node_columns: Mapping[str, Column]
 
-    def restore_node(self, packed: Mapping[str, bytes], horizon_seconds: float) -> NodeState:
-        """The state that `pack` gave, or a new one if it is of other options or another horizon.
-        Raises CheckpointError if it is damaged."""
-
-    def observe_nodes(
-        self, models: EntityModels, windows: PodWindows, states: Sequence[NodeState]
-    ) -> None:
-        """Learn a window of each node, whose state is at the same place of `states`. What it does
-        with a node depends on that node alone."""
+    def learn(self, view: View, windows: WindowUsage) -> None:
+        """Learn the windows of the nodes in view, after `observe`. It may write to its columns of
+        these nodes, entities and pods. What it does with a node depends on that node alone."""
 
 
 def entities_without_peak(predictor: Predictor) -> Collection[str]:
@@ -182,8 +154,25 @@ def entities_without_peak(predictor: Predictor) -> Collection[str]:
 
 def node_columns(predictor: Predictor) -> Mapping[str, Column]:
     """The state of a predictor per node."""
-    columns: Mapping[str, Column] = getattr(predictor, "node_columns", {})
-    return columns
+    return predictor.node_columns if isinstance(predictor, NodePredictor) else {}
+
+
+def node_predictors(predictors: Iterable[Predictor]) -> list[NodePredictor]:
+    """Those that have state per node."""
+    return [one for one in predictors if isinstance(one, NodePredictor) and one.node_columns]
+
+
+def check_horizon(predictor: Predictor, seconds: float) -> None:
+    """Raise PredictorError if a predictor does not have peaks of Prod that hold for so long: its
+    optional method `check_horizon` raises ValueError."""
+    try:
+        getattr(predictor, "check_horizon", lambda seconds: None)(seconds)
+    except ValueError as error:
+        raise PredictorError(
+            f"model.horizon_seconds: predictor {predictor.name}: {error}",
+            key="model.horizon_seconds",
+            hint=f"choose another horizon, or leave {predictor.name} out of model.predictors",
+        ) from error
 
 
 def may_decide(predictor: Predictor) -> bool:
@@ -227,21 +216,28 @@ def strategy_columns(strategies: Sequence[Strategy]) -> dict[str, npt.NDArray[An
     return dict(zip(Strategy.__struct_fields__, map(np.array, columns), strict=True))
 
 
+@contextmanager
+def named(predictor: Predictor) -> Iterator[None]:
+    """Raise `PredictorError`, which names the predictor, for whatever it raises."""
+    try:
+        yield
+    except AssertionError:  # of the shared suite
+        raise
+    except Exception as error:  # foreign code may raise anything
+        raise PredictorError(f"predictor {predictor.name} failed: {error!r:.300}") from error
+
+
 def checked_peaks(predictor: Predictor, view: View) -> Peaks:
     """The peaks of a predictor; negative and infinite ones count as unknown.
 
     Raises PredictorError, which names the predictor, if it fails or returns another shape.
     """
     shapes = ((*view.entities.shape, 2), (len(view.pods), 2))
-    try:
+    with named(predictor):
         peaks = predictor.peak(view)
         returned = (np.shape(peaks.entities), np.shape(peaks.pods))
         terms = {name: np.shape(term) for name, term in peaks.terms.items()}
         invalid = [(values < 0.0) | (values == np.inf) for values in (peaks.entities, peaks.pods)]
-    except AssertionError:  # of the shared suite, which checks peaks first
-        raise
-    except Exception as error:  # foreign code may raise anything
-        raise PredictorError(f"predictor {predictor.name} failed: {error!r:.300}") from error
     if returned != shapes:
         raise PredictorError(
             f"predictor {predictor.name} returns entities and pods of the shapes {returned}, "

@@ -7,8 +7,7 @@ bytes would be wrong for days without anyone noticing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import COLUMNS, NO_ROW, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.predictor import NodeState
 from pipeline.processors.model.state_codec import (
     WORKLOAD_COLUMNS,
     ModelState,
@@ -89,10 +87,6 @@ def capture(
             pod_workloads=pack(_positions(models.workload[rows], workload_rows), "<i4"),
             alerts=alerts,
             pending=pending,
-            predictor_states={
-                predictor: state.pack()
-                for predictor, state in sorted(node.predictor_states.items())
-            },
         )
     )
 
@@ -117,8 +111,8 @@ def _positions(values: IntArray, rows: IntArray) -> IntArray:
 @dataclass(frozen=True, slots=True)
 class CheckedState:
     """A state that fits the learner, and its arrays: `columns` of `EntityModels`, those of
-    workloads, the `pods` of the last window with their `ages` and positions in `state.uids`; and
-    the restored states of predictors."""
+    workloads, the `pods` of the last window with their `ages` and positions in `state.uids`. The
+    values of `Columns` are in `store`, `node_store` and `workload_store`."""
 
     state: ModelState
     profiles: ByteArray
@@ -131,7 +125,9 @@ class CheckedState:
     positions: IntArray
     ages: FloatArray
     allocatable: FloatArray
-    predictor_states: Mapping[str, NodeState] = field(default_factory=dict)
+    store: dict[str, npt.NDArray[Any]]
+    node_store: dict[str, npt.NDArray[Any]]
+    workload_store: dict[str, npt.NDArray[Any]]
 
 
 def read(
@@ -165,7 +161,7 @@ def read(
     if len(positions) and positions.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
     count = len(positions)
-    checked = CheckedState(
+    return CheckedState(
         state=state,
         profiles=profiles,
         columns=unpack_columns(state),
@@ -183,11 +179,12 @@ def read(
         positions=positions,
         ages=unpack(state.ages, "<f8", count),
         allocatable=unpack(state.allocatable, "<f8", 2),
+        store=models.store.unpack(state.columns, rows),
+        node_store=slots.unpack(state.node_columns, 1),
+        workload_store=workload_models.store.unpack(
+            state.workload_models.columns, len(state.workloads)
+        ),
     )
-    models.store.check(state.columns, rows)
-    workload_models.store.check(state.workload_models.columns, len(state.workloads))
-    slots.check(state.node_columns, 1)
-    return checked
 
 
 def _check_profiles(
@@ -217,8 +214,8 @@ def install(
     """Write a state that `read` has checked into new rows and `slot`; returns its node."""
     state, listed_uids = checked.state, {*checked.pods.uids}
     rows = models.allocate(checked.profiles)
-    models.store.unpack(rows, state.columns)
-    slots.unpack(np.array([slot]), state.node_columns)
+    models.store.write(rows, checked.store)
+    slots.write(np.array([slot]), checked.node_store)
     for name, column in checked.columns.items():
         getattr(models, name)[rows] = column
     for histograms, sparse in zip(models.histograms, checked.histograms, strict=True):
@@ -244,7 +241,7 @@ def install(
 def _install_workloads(checked: CheckedState, models: EntityModels) -> IntArray:
     state = checked.state
     rows = models.allocate(np.zeros(len(state.workloads), np.int8))
-    models.store.unpack(rows, state.workload_models.columns)
+    models.store.write(rows, checked.workload_store)
     for name, column in checked.workload_columns.items():
         getattr(models, name)[rows] = column
     for histograms, sparse in zip(models.histograms, checked.workload_histograms, strict=True):

@@ -59,8 +59,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     ascending order, and `workload_models` their models; `pod_workloads` are the positions in
     `workloads` of the entities and pods, -1 without one. `alerts` are the columns of hot-node
     detection (`alert_columns`), empty where it has not seen the node; `pending` are the peaks that
-    are followed (`pending_peaks`), `predictor_states` what predictors keep of the node beside
-    columns, by predictor.
+    are followed (`pending_peaks`).
     """
 
     fingerprint: str
@@ -104,7 +103,6 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     second: SecondSource | None = None
     alerts: dict[str, bytes] = msgspec.field(default_factory=dict)
     pending: dict[str, bytes] = msgspec.field(default_factory=dict)
-    predictor_states: dict[str, dict[str, bytes]] = msgspec.field(default_factory=dict)
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:

@@ -1,17 +1,17 @@
 """Calibrated: the peak of Prod with a declared risk, which the node's own outcomes correct."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.calibrated.node_pools import STEP_SECONDS, NodePools
+from pipeline.processors.calibrated.node_pools import STEP_SECONDS, NodePools, horizon_of
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.model.column_store import Column
+from pipeline.processors.model.column_store import Column, object_column
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, FIRST_CLASS
-from pipeline.processors.model.predictor import NodeState, Peaks, PodWindows, View
+from pipeline.processors.model.predictor import Peaks, View, WindowUsage
 from pipeline.processors.model.resource_pairs import group_sums
 from pipeline.processors.predictors.declaration import Declaration, Formula, Term
 from pipeline.processors.predictors.options import between
@@ -67,60 +67,68 @@ class Calibrated:
     def __init__(self, **options: Any) -> None:
         self._risk: float = self.declaration.checked(options)["risk"]
         self._percentile = Percentile()
+        pools = object_column(lambda packed: NodePools.restored(packed, self._risk))
+        self.node_columns: Mapping[str, Column] = {"calibrated_pools": pools}
 
     # -- learn
 
-    def new_node(self, horizon_seconds: float) -> NodeState:
-        return NodePools(horizon_seconds, self._risk)
-
-    def restore_node(self, packed: Mapping[str, bytes], horizon_seconds: float) -> NodeState:
-        return NodePools.restored(packed, horizon_seconds, self._risk)
+    def check_horizon(self, seconds: float) -> None:
+        """Raise ValueError if nodes have no pools for this horizon of Prod."""
+        horizon_of(seconds)
 
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         """Do nothing: samples without their node say too little."""
 
-    def observe_nodes(
-        self, models: EntityModels, windows: PodWindows, states: Sequence[NodeState]
-    ) -> None:
+    def learn(self, view: View, windows: WindowUsage) -> None:
         """Take in the windows. The last one of a step closes it, or the next window after it if
         that is missing."""
-        steps = (windows.end_ms - 1) // _STEP_MS
-        starts = np.searchsorted(windows.node_index, np.arange(len(states) + 1))
-        pods = [slice(*starts[i : i + 2]) for i in range(len(states))]
-        for i, state in enumerate(states):
-            if isinstance(state, NodePools) and _NEVER < state.open_step < steps[i]:
-                self._close(models, windows, i, pods[i], state)
-        usage, of_step = models.store["calibrated_usage"], models.store["calibrated_step"]
-        rows, step_of_pod = windows.pods, steps[windows.node_index]
+        steps = (view.end_ms - 1) // _STEP_MS
+        starts = np.searchsorted(view.node_index, np.arange(len(steps) + 1))
+        pods = [slice(*starts[i : i + 2]) for i in range(len(steps))]
+        pools = self._pools_of(view)
+        for i, of_node in enumerate(pools):
+            if _NEVER < of_node.open_step < steps[i]:
+                self._close(view, windows, i, pods[i], of_node)
+        store, rows = view.models.store, view.pods
+        usage, of_step = store["calibrated_usage"], store["calibrated_step"]
+        step_of_pod = steps[view.node_index]
         before = np.where((of_step[rows] == step_of_pod)[:, None], usage[rows], np.nan)
-        usage[rows] = np.fmax(before, windows.usage)
+        usage[rows] = np.fmax(before, windows.pods)
         of_step[rows] = step_of_pod
-        for i, state in enumerate(states):
-            if isinstance(state, NodePools):
-                state.open_step = int(steps[i])
-                if windows.end_ms[i] % _STEP_MS == 0:
-                    self._close(models, windows, i, pods[i], state)
+        for i, of_node in enumerate(pools):
+            of_node.open_step = int(steps[i])
+            if view.end_ms[i] % _STEP_MS == 0:
+                self._close(view, windows, i, pods[i], of_node)
+
+    def _pools_of(self, view: View) -> list[NodePools]:
+        """The pools of each node; new ones where it has none, or those of another horizon."""
+        store, horizon_seconds = view.node_store["calibrated_pools"], view.horizon_seconds[_PROD]
+        for row in view.node_rows.tolist():
+            if store[row] is None or store[row].horizon_seconds != horizon_seconds:
+                store[row] = NodePools(horizon_seconds, self._risk)
+        pools: list[NodePools] = store[view.node_rows].tolist()
+        return pools
 
     def _close(
-        self, models: EntityModels, windows: PodWindows, i: int, pods: slice, state: NodePools
+        self, view: View, windows: WindowUsage, i: int, pods: slice, pools: NodePools
     ) -> None:
         """Close the open step of node i with the pods that its window lists."""
-        store, rows, step = models.store, windows.pods[pods], state.open_step
+        store, rows, step = view.models.store, view.pods[pods], pools.open_step
         in_step = store["calibrated_step"][rows] == step
         usage = np.where(in_step[:, None], store["calibrated_usage"][rows], np.nan)
-        runs, classes = ~windows.ended[pods], windows.classes[pods]
-        peaks = state.close(
+        runs, classes = ~view.ended[pods], view.classes[pods]
+        peaks = pools.close(
             windows.uids[i],
             runs & (classes == _PROD_CLASS),
             runs & (classes == _UNKNOWN_CLASS),
-            windows.requests[pods],
+            view.requests[pods],
             usage,
         )
         if peaks is None:
             return
-        prod = windows.entities[i, _PROD]
+        prod = view.entities[i, _PROD]
         store["calibrated"][prod] = np.stack([peaks.share, peaks.requests, peaks.outcomes])
         store["calibrated_step"][prod] = step
         store["calibrated_included"][rows] = np.where(peaks.included, step, _NEVER)
@@ -128,8 +136,8 @@ class Calibrated:
     # -- predict
 
     def peak(self, view: View) -> Peaks:
-        """Return the last prediction for Prod with the requests of pods that came since. If it
-        gives nothing away, or not all of it is known, the peak is no lower than `percentile`."""
+        """Return the last prediction for Prod with the requests of other pods. If it gives nothing
+        away, or not all of it is known, the peak is no lower than `percentile`."""
         usual = self._percentile.peak(view)
         known = view.models.store["calibrated"][view.entities[:, _PROD]]
         share, requests, outcomes = np.moveaxis(known, 1, 0)

@@ -12,11 +12,13 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.predictor import (
-    NodePredictor,
     Peaks,
     View,
+    WindowUsage,
+    check_horizon,
     entities_without_peak,
     node_columns,
+    node_predictors,
 )
 from pipeline.processors.predictors.declaration import Declaration
 from pipeline.processors.predictors.options import Option, check_mapping
@@ -64,9 +66,6 @@ class Maximum:
     def __init__(self, **options: Any) -> None:
         given = self.declaration.checked(options)
         self._members = build(given["members"], given["options"], Keys("members", "options"))
-        for member in self._members.values():
-            if isinstance(member, NodePredictor):
-                raise ValueError(f"{member.name} cannot be a member: it keeps a state of each node")
         self.no_peak_for = tuple(
             name
             for name in ENTITIES
@@ -89,17 +88,20 @@ class Maximum:
             for column, declared in node_columns(member).items()
         }
 
+    def check_horizon(self, seconds: float) -> None:
+        for member in self._members.values():
+            check_horizon(member, seconds)
+
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
     ) -> None:
         for key, member in self._members.items():
             member.observe(self._models_of(key, models), rows, values, end_ms)
 
-    def learn(self, view: View, usage: FloatArray, window_ms: IntArray) -> None:
+    def learn(self, view: View, windows: WindowUsage) -> None:
         for key, member in self._members.items():
-            if node_columns(member):
-                seen = self._view_of(key, view)
-                member.learn(seen, usage, window_ms)  # type: ignore[attr-defined]
+            for learner in node_predictors([member]):
+                learner.learn(self._view_of(key, view), windows)
 
     def peak(self, view: View) -> Peaks:
         """Return the highest peaks, with each member's peak and terms as terms."""

@@ -19,7 +19,7 @@ from pipeline.processors.model import day_slots
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
-from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.model.predictor import Peaks, View, WindowUsage
 from pipeline.processors.predictors.declaration import Declaration, Formula, Term
 from pipeline.processors.predictors.options import Option, between
 from pipeline.processors.river_models.declared_estimators import make_estimator
@@ -107,12 +107,12 @@ class River:
     ) -> None:
         """Do nothing: `learn` sees the node as a whole."""
 
-    def learn(self, view: View, usage: FloatArray, window_ms: IntArray) -> None:
+    def learn(self, view: View, windows: WindowUsage) -> None:
         """Learn the outcomes that are known with these windows, and predict again where due."""
         horizon_ms = np.round(view.horizon_seconds * 1000).astype(np.int64)
         store = view.node_store
         pending = PendingExamples(store, self._prefix, view.node_rows, horizon_ms)
-        pending.follow(usage, view.end_ms, window_ms)
+        pending.follow(windows.entities, view.end_ms, windows.window_ms)
         predicted_ms = store[self._name("predicted_ms")]
         due = view.end_ms // PREDICT_MS > predicted_ms[view.node_rows] // PREDICT_MS
         if not due.any():

@@ -23,14 +23,13 @@ from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.node_peaks import PredictorPeaks
 from pipeline.processors.model.predictor import (
-    NodePredictor,
-    NodeState,
     Peaks,
-    PodWindows,
     Predictor,
     View,
+    WindowUsage,
     entities_without_peak,
     node_columns,
+    node_predictors,
     protocol_violation,
 )
 from pipeline.processors.model.training_batch import NodeWindow
@@ -62,7 +61,7 @@ class Subject:
         return made
 
     def bank(self, *others: Predictor) -> Bank:
-        return _bank_of(_checked(self.new()), *others)
+        return _bank_of(_Checked(self.new()), *others)
 
     def windows(self) -> list[NodeWindow]:
         return random_windows(np.random.default_rng(self.seed))
@@ -177,7 +176,7 @@ def _inputs_are_not_modified(subject: Subject) -> None:
 def _no_state_outside_columns(subject: Subject) -> None:
     predictor = subject.new()
     before = _attributes(predictor)
-    bank = _bank_of(_checked(predictor))
+    bank = _bank_of(_Checked(predictor))
     for window in subject.windows():
         bank.apply([window])
         bank.peaks(bank.nodes)
@@ -210,9 +209,10 @@ class _Checked:
         self.columns = predictor.columns
         self.node_columns = node_columns(predictor)
 
-    def learn(self, view: View, usage: FloatArray, window_ms: IntArray) -> None:
+    def learn(self, view: View, windows: WindowUsage) -> None:
         with _blamed("learn"):
-            self._predictor.learn(view, usage, window_ms)  # type: ignore[attr-defined]
+            for predictor in node_predictors([self._predictor]):
+                predictor.learn(view, windows)
 
     def observe(
         self, models: EntityModels, rows: IntArray, values: FloatArray, end_ms: IntArray
@@ -236,32 +236,6 @@ class _Checked:
             _must_have_shape(f"term {name!r}", term, whole)
             _must(not np.isinf(term).any(), f"term {name!r} is infinite")
         return answer
-
-
-class _CheckedNodes(_Checked):
-    """The same for a predictor that keeps a state of each node."""
-
-    def __init__(self, predictor: NodePredictor) -> None:
-        super().__init__(predictor)
-        self._of_nodes = predictor
-
-    def new_node(self, horizon_seconds: float) -> NodeState:
-        with _blamed("new_node"):
-            return self._of_nodes.new_node(horizon_seconds)
-
-    def restore_node(self, packed: Mapping[str, bytes], horizon_seconds: float) -> NodeState:
-        with _blamed("restore_node"):
-            return self._of_nodes.restore_node(packed, horizon_seconds)
-
-    def observe_nodes(
-        self, models: EntityModels, windows: PodWindows, states: Sequence[NodeState]
-    ) -> None:
-        with _blamed("observe_nodes"):
-            self._of_nodes.observe_nodes(models, windows, states)
-
-
-def _checked(predictor: Predictor) -> _Checked:
-    return _CheckedNodes(predictor) if isinstance(predictor, NodePredictor) else _Checked(predictor)
 
 
 @contextmanager

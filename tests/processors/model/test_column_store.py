@@ -4,6 +4,7 @@ import mmap
 import resource
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.model import column_store
-from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.column_store import Column, Columns, object_column
 
 COLUMNS = {
     "number": Column((3,)),
@@ -48,10 +49,9 @@ def test_rows_come_back_wherever_they_are_put(rows: list[int], seed: int) -> Non
     at = np.array(rows, np.int64)
     columns, other = _filled(20, seed), _filled(30, seed + 1)
     packed = columns.pack(at)
-    other.check(packed, len(at))
     untouched = np.setdiff1d(np.arange(30), 29 - at)
     before = _bits(other, untouched)
-    other.unpack(29 - at, packed)
+    other.write(29 - at, other.unpack(packed, len(at)))
     assert _bits(other, 29 - at) == _bits(columns, at)
     assert _bits(other, untouched) == before
 
@@ -144,6 +144,42 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
+class _Word:
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def pack(self) -> bytes:
+        return self.word.encode()
+
+
+def _restored(packed: bytes) -> _Word:
+    if not packed:
+        raise CheckpointError("no word")
+    return _Word(packed.decode())
+
+
+def test_objects_are_saved_with_their_rows() -> None:
+    columns, other = (Columns({"words": object_column(_restored)}) for _ in range(2))
+    columns.grow(3)
+    columns["words"][1] = _Word("tide")
+    columns.grow(200_000)
+    other.grow(4)
+    packed = columns.pack(np.array([1, 2]))
+    other.write(np.array([3, 0]), other.unpack(packed, 2))
+    assert other["words"][3].word == "tide"
+    assert other["words"][:3].tolist() == [None, None, None]
+    other.clear(np.array([3]))
+    assert other["words"].tolist() == [None] * 4
+    for wrong, problem in (
+        (packed["words"][:-1], "is damaged"),
+        (other.pack(np.array([0]))["words"], "1 objects instead of 2"),
+        (columns["words"][1].pack(), "is damaged"),
+        (msgspec.msgpack.encode([None, b""]), "no word"),
+    ):
+        with pytest.raises(CheckpointError, match=f"'words' of the node state: .*{problem}"):
+            other.unpack({"words": wrong}, 2)
+
+
 def test_where_items_lie_in_memory_does_not_change_the_fingerprint() -> None:
     by_item, by_row = (Columns({"a": Column((2,), "<u2", by_row=each)}) for each in (False, True))
     assert by_item.fingerprint == by_row.fingerprint
@@ -155,4 +191,4 @@ def test_bytes_of_another_length_are_refused() -> None:
     columns = Columns(COLUMNS)
     for wrong in (packed | {"series": packed["series"][:-1]}, {"series": b""}):
         with pytest.raises(CheckpointError, match="instead of"):
-            columns.check(wrong, 3)
+            columns.unpack(wrong, 3)

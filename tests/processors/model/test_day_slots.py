@@ -111,7 +111,6 @@ def test_bytes_are_those_of_each_row_and_come_back() -> None:
         _observe(columns, [1, 3], [1.0 + number, 2.0], [(1000 + number) * SLOT_MS] * 2)
     packed = columns.pack(np.array([3, 1]))
     assert len(packed["recent"]) == 2 * 2 * SLOTS * 2
-    other.check(packed, 2)
-    other.unpack(np.array([30, 10]), packed)
+    other.write(np.array([30, 10]), other.unpack(packed, 2))
     assert _read(other, 10) == pytest.approx(_read(columns, 1), nan_ok=True)
     assert other.pack(np.array([30, 10])) == packed

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -177,17 +178,14 @@ def test_another_horizon_starts_anew() -> None:
 def test_damaged_state_is_refused() -> None:
     bank = learned_risk(minutes_of(usage_of(8, 60)))
     state = decode(bank.encode_state("node-a"))
-    packed = state.predictor_states["calibrated"]["node_pools"]
+    (packed,) = msgspec.msgpack.decode(state.node_columns["calibrated_pools"])
     for damaged in (b"", packed[:-9], b"\x80", packed.replace(b"open_step", b"open_stop")):
-        broken = encode(replace_states(state, damaged))
-        with pytest.raises(CheckpointError, match="calibrated state"):
+        column = msgspec.msgpack.encode([damaged])
+        columns = state.node_columns | {"calibrated_pools": column}
+        broken = encode(msgspec.structs.replace(state, node_columns=columns))
+        with pytest.raises(CheckpointError, match=r"'calibrated_pools'.* is damaged"):
             bank.restore("node-a", broken)
     assert prod(bank)
-
-
-def replace_states(state: Any, packed: bytes) -> Any:
-    fields = {name: getattr(state, name) for name in state.__struct_fields__}
-    return type(state)(**fields | {"predictor_states": {"calibrated": {"node_pools": packed}}})
 
 
 @pytest.mark.parametrize(
@@ -199,9 +197,22 @@ def test_a_horizon_that_it_does_not_have_is_refused(seconds: float, problem: str
         learned_risk([], horizon_seconds=seconds)
 
 
-def test_it_cannot_be_a_member_of_a_maximum() -> None:
-    with pytest.raises(PredictorError, match="calibrated cannot be a member"):
-        learned([], "max", options={"max": {"members": ["calibrated"]}})
+def test_a_member_of_a_maximum_has_pools_of_its_own() -> None:
+    windows = minutes_of(usage_of(11, 60 * 8))
+    options: dict[str, dict[str, Any]] = {
+        "max": {"members": ["calibrated"], "options": {"calibrated": {"risk": 0.3}}},
+        "calibrated": {"risk": 0.3},
+    }
+    config: dict[str, Any] = {"options": options, "horizon_seconds": HORIZON_SECONDS}
+    first = learned(windows[:250], "max", "calibrated", **config)
+    bank = learned([], "max", "calibrated", **config)
+    bank.restore("node-a", first.encode_state("node-a"))
+    bank.apply(windows[250:])
+    peaks = bank.peaks(["node-a"])[0].predictors
+    assert peaks["max"].terms["calibrated.outcomes"][PROD, 0] > 0.0
+    np.testing.assert_array_equal(peaks["max"].raw, peaks["calibrated"].raw)
+    with pytest.raises(PredictorError, match=r"model.horizon_seconds: .*calibrated"):
+        learned([], "max", options={"max": options["max"]}, horizon_seconds=3600.0)
 
 
 def churning(seed: int, minutes: range, node: str) -> list[NodeWindow]:

@@ -118,6 +118,11 @@ class CalibratedPool:
         return len(self._pods), len(self._nodes)
 
     @property
+    def pod_bytes(self) -> int:
+        """Bytes of the history of one pod."""
+        return sum(column.row_bytes for column in self._pods.columns.columns.values())
+
+    @property
     def margins(self) -> FloatArray:
         """Weights of the outcomes of the pool by cell and bin, see `pooled_margins`."""
         return self._pool_margins

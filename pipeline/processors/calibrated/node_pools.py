@@ -19,6 +19,7 @@ from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.limits import HISTORY_BYTES
 
 STEP_SECONDS: Final = 300
 _STEPS_PER_PREDICTION: Final = 3
@@ -52,6 +53,7 @@ class NodePools:
         self._pools: Final = [
             CalibratedPool(horizon, (risk,), single_node=True) for _ in range(len(_UNITS))
         ]
+        self._most_pods: Final = HISTORY_BYTES // sum(pool.pod_bytes for pool in self._pools)
         self.open_step = -1
         self._predicted_pods = b""  # digest of those of the last prediction
         self._uids: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ class NodePools:
             known, highest = pool.knows(ids), np.fmax(pool.highest_usage(ids), used)
             request = np.where(requests[:, r] > 0.0, requests[:, r] / _UNITS[r], highest)
             counts = (of_prod | (of_unknown_class & known)) & (known | ~np.isnan(used))
-            counts &= ~np.isnan(request)
+            counts = self._with_history(ids, counts & ~np.isnan(request), known, request)
             included[:, r] = counts
             limit = _LIMIT_FACTOR * np.fmax(request, highest)
             pods = ids[counts]
@@ -91,6 +93,17 @@ class NodePools:
             return None
         self._predicted_pods = digest
         return self._predict(included)
+
+    def _with_history(
+        self, ids: IntArray, counts: BoolArray, known: BoolArray, request: FloatArray
+    ) -> BoolArray:
+        """Those of the pods that count which a pool has room for: first those it knows, because
+        an outcome is of all pods of its prediction, then those with the largest requests."""
+        rows = np.flatnonzero(counts)
+        order = np.lexsort((ids[rows], -request[rows], ~known[rows]))
+        chosen = np.zeros_like(counts)
+        chosen[rows[order[: self._most_pods]]] = True
+        return chosen
 
     def _predict(self, included: BoolArray) -> StepPeaks:
         share, total, outcomes = (np.full(2, np.nan) for _ in range(3))

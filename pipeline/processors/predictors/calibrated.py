@@ -53,7 +53,7 @@ class Calibrated:
         terms=(
             Term("share", "", note="of the requests, of Prod only"),
             Term("requests", note="of the pods of Prod when it was predicted"),
-            Term("arrived", note="requests of pods that came since"),
+            Term("arrived", note="requests of pods that it was not predicted for"),
             Term("outcomes", "", note="horizons of the node's own; 0: the prior alone"),
             Term("margin", "", note="of the strategy, which the risk replaces"),
             Term("percentile", note="of Prod if nothing is given away"),

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckpointError, PredictorError
+from pipeline.kafka.producer import LARGEST_VALUE_BYTES
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.limits import HISTORY_BYTES
 from pipeline.processors.calibrated.node_pools import NodePools
+from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
+from pipeline.processors.model.learner import MAX_PODS
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.state_codec import decode, encode
 from pipeline.processors.model.training_batch import NodeWindow
@@ -186,6 +190,42 @@ def test_damaged_state_is_refused() -> None:
         with pytest.raises(CheckpointError, match=r"'calibrated_pools'.* is damaged"):
             bank.restore("node-a", broken)
     assert prod(bank)
+
+
+@pytest.mark.parametrize("horizon_seconds", [HORIZON_SECONDS, 86_400.0])
+def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -> None:
+    random = np.random.default_rng(10)
+    uids = [f"0a1b2c3d-{i:04x}-4444-8888-{i:012x}" for i in range(MAX_PODS)]
+    asked = random.permutation(MAX_PODS) + 1.0
+    options = {"calibrated": {"risk": 0.1}}
+    bank = learned([], "calibrated", "percentile", options=options, horizon_seconds=horizon_seconds)
+    for i in range(48):
+        cores = random.lognormal(-1.5, 0.5, (MAX_PODS, 2))
+        pods = [
+            Pod(uid, (float(c), float(m) * GIB), requests=(float(asked[j]), GIB))
+            for j, (uid, (c, m)) in enumerate(zip(uids, cores, strict=True))
+        ]
+        bank.apply([minute(5 * i + 5, pods, length=5)])
+    # A whole day, and whole histories, as noisy as these hours.
+    node = bank.node_models["node-a"]
+    day = random.lognormal(-1.5, 0.5, (2, MAX_PODS * day_slots.SLOTS)) * [[1.0], [GIB]]
+    codes = day_slots.encode(day, np.arange(2)[:, None]).reshape(2, MAX_PODS, -1)
+    bank.learner.models.store["recent"][node.pod_rows] = np.moveaxis(codes, 0, 1)
+    pools = bank.learner.slots["calibrated_pools"][node.slot]
+    for pool in pools._pools:
+        for ring in ("maxima", "at_node_peak"):
+            values = pool._pods[ring]
+            values[...] = random.lognormal(5.0, 0.5, values.shape)
+    # The pods with the largest requests have a history.
+    kept = HISTORY_BYTES // (2 * pools._pools[0].pod_bytes)
+    assert kept >= 96
+    largest = pools._ids_of(tuple(uids))[asked > MAX_PODS - kept]
+    assert pools._pools[0].knows(largest).all()
+    assert [pool.size[0] for pool in pools._pools] == [kept, kept]
+    assert HISTORY_BYTES * 0.9 < len(pools.pack()) < HISTORY_BYTES * 1.1
+    # The others count their requests.
+    assert prod(bank)["arrived"] == pytest.approx(asked[asked <= MAX_PODS - kept].sum() / 1000.0)
+    assert len(bank.encode_state("node-a")) < LARGEST_VALUE_BYTES
 
 
 @pytest.mark.parametrize(

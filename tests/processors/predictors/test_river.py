@@ -9,8 +9,10 @@ import pytest
 
 from pipeline.errors import PredictorError
 from pipeline.processors.model.model_config import NODE
+from pipeline.processors.model.predictor import node_columns
 from pipeline.processors.model.training_batch import NodeWindow
 from pipeline.processors.predictors.registry import build
+from pipeline.processors.river_models.limits import MOST_STATE_BYTES
 from tests.processors.predictors.answers import answer, learned
 from tests.processors.windows import GIB, LENGTH_MS, Pod, window
 
@@ -129,10 +131,16 @@ def test_a_damaged_state_is_forgotten() -> None:
 
 def test_state_of_another_declaration_is_another_column() -> None:
     one, other = (
-        build(["river"], {"river": {"estimator": estimator}})["river"]
+        node_columns(build(["river"], {"river": {"estimator": estimator}})["river"])
         for estimator in (MEAN, "linear")
     )
-    assert not one.node_columns.keys() & other.node_columns.keys()  # type: ignore[attr-defined]
+    assert not one.keys() & other.keys()
+
+
+def test_the_state_of_a_node_has_a_bound() -> None:
+    made = build(["river"], {"river": {"state_bytes": MOST_STATE_BYTES}})["river"]
+    size = sum(column.row_bytes for column in node_columns(made).values())
+    assert 16 * MOST_STATE_BYTES < size < 1_100_000
 
 
 def test_river_is_imported_only_by_those_who_run_it() -> None:

@@ -1,0 +1,7 @@
+"""Sizes of the calibrated state of a node in a worker."""
+
+from typing import Final
+
+HISTORY_BYTES: Final = 2 * 1024 * 1024
+"""Histories of the pods of a node. With the other models of 4096 pods they fit into a record of
+`checkpoints`, which may have 8 MiB: a node whose state does not fit would start empty."""

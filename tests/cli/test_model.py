@@ -135,10 +135,10 @@ def test_export_replaces_a_file_only_with_overwrite(
     assert file.read_bytes() == checkpoint.state
     mistyped = tmp_path / "mistyped"
     result = exporting("--output", str(mistyped / "file"))
-    assert (result.exit_code, "cannot write" in result.stderr) == (1, True), result.output
+    assert (result.exit_code, "there is no directory" in result.stderr) == (2, True), result.output
     assert not mistyped.exists()
     result = exporting("--output", str(file / "below"))
-    assert (result.exit_code, "cannot write" in result.stderr) == (1, True), result.output
+    assert (result.exit_code, "there is no directory" in result.stderr) == (2, True), result.output
     assert exporting().exit_code == 2
 
 

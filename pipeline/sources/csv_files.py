@@ -28,8 +28,8 @@ def read_csv(
     compression = "gzip" if path.suffix == ".gz" else None
     try:
         with pa.input_stream(str(path), compression=compression) as stream:
-            header = stream.read(_HEADER_BYTES).decode(errors="replace").partition("\n")[0]
-        names = next(csv.reader([header]), [])
+            head = stream.read(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+        names = next(csv.reader([head.partition("\n")[0]]), [])
         if twice := [name for name in types if names.count(name) > 1]:
             raise InvalidRecordError(
                 f"{path}: two columns {twice[0]}", hint="docs/reference/backtest.md has the columns"

@@ -138,6 +138,15 @@ def test_csv_files_compressed_or_not(tmp_path: Path) -> None:
     assert trace.workloads == ("shop/cart",)
 
 
+def test_csv_files_with_a_byte_order_mark(tmp_path: Path) -> None:
+    # Spreadsheets write one. The first column is an optional one here.
+    lines = PLACEMENT_CSV.splitlines()
+    placement = "\n".join([f"workload,{lines[0]}", *(f"shop/cart,{line}" for line in lines[1:])])
+    write_csv(tmp_path, "\ufeff" + SERIES_CSV, "\ufeff" + placement)
+    (trace,) = read_dataset(tmp_path, "a")
+    assert trace.workloads == ("shop/cart",)
+
+
 def test_tables_of_two_kinds(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_csv(tmp_path)
@@ -171,7 +180,10 @@ def test_csv_files_that_are_no_series(tmp_path: Path, old: str, new: str, proble
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(SERIES_CSV.encode())[:-9]])
+# Without names the tests of two processes differ: gzip writes the time.
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(SERIES_CSV.encode())[:-9]], ids=["text", "cut short"]
+)
 def test_damaged_gzip_file(tmp_path: Path, content: bytes) -> None:
     write_csv(tmp_path)
     (tmp_path / "a.series.csv").unlink()

@@ -13,6 +13,8 @@ from typing import Final
 
 FONT_PIXELS: Final = 11
 _WIDE: Final = frozenset("mwMW@%&")
+_NARROWEST: Final = 0.72
+"""The width of most characters, as a share of the height of the font."""
 _LIGHT: Final = (
     "--ink:#1f2328;--faint:#57606a;--grid:#e2e6ea;--own:#1b62c4;--other:#8a949e;--usage:#aebccb;"
     "--peak:#a05a00;--bad:#c62f26;--back:#ffffff"
@@ -125,7 +127,7 @@ def number(value: float) -> str:
 def width_of(content: str) -> float:
     """About how many pixels a text takes at most, bold, in a wide font (DejaVu Sans)."""
     return FONT_PIXELS * sum(
-        1.2 if ord(c) > 126 else 1.12 if c in _WIDE else 0.85 if c.isupper() else 0.72
+        1.2 if ord(c) > 126 else 1.12 if c in _WIDE else 0.85 if c.isupper() else _NARROWEST
         for c in content
     )
 
@@ -135,7 +137,9 @@ def fitted(content: str, pixels: float) -> str:
     content = visible(content)
     if width_of(content) <= pixels:
         return content
-    for kept in range(len(content) - 1, 1, -1):
+    # A name may be long: no more than these characters have room, of the narrowest.
+    most = int(pixels / (FONT_PIXELS * _NARROWEST))
+    for kept in range(min(len(content) - 1, most), 1, -1):
         short = content[: kept - kept // 2] + "…" + content[len(content) - kept // 2 :]
         if width_of(short) <= pixels:
             return short

@@ -91,6 +91,12 @@ def test_a_fitted_text_is_no_wider(content: str, pixels: float) -> None:
     assert fitted == "…" or svg.width_of(fitted) <= pixels
 
 
+def test_a_long_name_is_fitted_by_what_has_room() -> None:
+    # Shortened one character at a time, it would be measured a million times.
+    name = "a" * 500_000 + "b" * 500_000
+    assert svg.fitted(name, 100) == svg.fitted("a" * 20 + "b" * 20, 100) == "aaaaa…bbbbb"
+
+
 @given(st.text(st.characters(), min_size=1, max_size=60) | st.just(HOSTILE))
 def test_any_name_is_text_in_a_figure(name: str) -> None:
     parts = [svg.text(1, 2, name), svg.circle(1, 2, 3, "own", name)]

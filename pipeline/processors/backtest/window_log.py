@@ -50,6 +50,7 @@ COLUMNS: Final = (
 _UNITS: Final = np.array([1000.0, 1 / MEBIBYTE])
 """Cores and bytes to millicores and MiB."""
 _PROD: Final = pa.array(COUNTED_AS_PROD)
+_HINT: Final = "`springtide archive` does not write this: restore the archive"
 
 
 class Samples(NamedTuple):
@@ -141,12 +142,13 @@ class WindowLog:
         return Samples(*map(np.concatenate, zip(*self._samples, strict=True)))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add whole windows, in the columns `COLUMNS`. Raises InvalidRecordError if there are more
-        than `MOST_SAMPLES` samples."""
+        """Add whole windows, in the columns `COLUMNS`. Raises InvalidRecordError for rows that are
+        not of a log, and if there are more than `MOST_SAMPLES` samples."""
         if not len(batch):
             return
+        is_window = _flags(pc.equal(batch["type"], "window").fill_null(False))
+        _check_rows(batch, is_window)
         nodes = self._nodes.of(batch["node"])
-        is_window = _flags(pc.equal(batch["type"], "window"))
         self._add_ends(batch, nodes, ~is_window)
         window = _window_of_rows(batch)
         is_node = is_window & _flags(pc.equal(batch["kind"], "node"))
@@ -171,6 +173,8 @@ class WindowLog:
         self, rows: pa.RecordBatch, nodes: IntArray, window: IntArray
     ) -> dict[int, NodeFacts]:
         """Add the rows of nodes; the facts about the node of each window."""
+        if len(np.unique(window)) < len(window):
+            raise InvalidRecordError("a window has two rows about its node", hint=_HINT)
         texts = rows["node_facts"].fill_null("{}").to_pylist()
         facts = {
             place: read_node_facts(text.encode())
@@ -283,6 +287,20 @@ def _window_of_rows(batch: pa.RecordBatch) -> IntArray:
     for place in places:
         is_new[1:] |= place[1:] != place[:-1]
     return np.cumsum(is_new)
+
+
+def _check_rows(batch: pa.RecordBatch, is_window: BoolArray) -> None:
+    """Raise InvalidRecordError for a row that lacks what each row has."""
+    windows = _taken(batch, is_window)
+    pods = _taken(windows, _flags(pc.equal(windows["kind"], "pod").fill_null(False)))
+    for rows, names in (
+        (batch, ("type", "log_partition", "log_offset", "node")),
+        (windows, ("window_start", "window_end", "kind")),
+        (pods, ("id",)),
+    ):
+        for name in names:
+            if rows[name].null_count:
+                raise InvalidRecordError(f"a row has no {name}", hint=_HINT)
 
 
 def _taken(batch: pa.RecordBatch, chosen: BoolArray) -> pa.RecordBatch:

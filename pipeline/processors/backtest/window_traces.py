@@ -120,10 +120,8 @@ def _trace(
         "series": keys,
         "start": grid.first_step,
         **dict(zip(AMOUNTS, amounts.T, strict=True)),
-        **{
-            name: _lists(usage[:, r], amounts[:, 2 * r + 1] == 0.0, grid)
-            for r, name in enumerate(("cpu_m", "mem_mi"))
-        },
+        "cpu_m": _lists(usage[:, 0], np.zeros(len(keys), np.bool_), grid),
+        "mem_mi": _lists(usage[:, 1], amounts[:, 3] == 0.0, grid),
     }
     placement = {
         "scenario": [_SCENARIO] * len(names),

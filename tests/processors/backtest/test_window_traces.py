@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,6 +182,34 @@ def test_unknown_memory_of_all_pods_is_no_resource() -> None:
     back = trace_of(log_of(played({"a": [100, 200]}, 2)))
     assert back.resources == ("cpu",)
     assert "no usage of memory is known" in back.notes
+
+
+def test_unknown_usage_of_both_resources_is_no_resource() -> None:
+    trace = played({"a": [100, 300], "b": [300, 100]}, 2)
+    silent = replace(trace, usage=np.full_like(trace.usage, np.nan))
+    result = trace_of(log_of(silent))
+    assert result.resources == ()
+    assert "no usage of cpu is known" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("node", None, "a row has no node"),
+        ("window_start", None, "a row has no window_start"),
+        ("window_end", None, "a row has no window_end"),
+        ("id", None, "a row has no id"),
+        ("kind", "node", "two rows about its node"),
+        ("log_offset", 0, "two rows about its node"),
+    ],
+)
+def test_rows_that_no_log_has_are_refused(column: str, value: object, problem: str) -> None:
+    batch = archive_rows(log_of(played({"a": [100, 300]}, 2))).select(COLUMNS)
+    place = batch.schema.get_field_index(column)
+    values = pa.array([value] * len(batch), batch.schema.field(place).type)
+    with pytest.raises(InvalidRecordError, match=problem) as caught:
+        WindowLog("p90").add(batch.set_column(place, batch.schema.field(place), values))
+    assert caught.value.hint
 
 
 def test_another_statistic_stands_in_for_a_missing_one() -> None:

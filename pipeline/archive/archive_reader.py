@@ -113,20 +113,28 @@ def read_table(
 
 
 def file_tables(
-    directory: Path, columns: Sequence[str], *, since: date | None = None, until: date | None = None
+    directory: Path,
+    columns: Sequence[str],
+    *,
+    since: date | None = None,
+    until: date | None = None,
+    progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[pa.Table]:
     """Yield these columns of each file of the days since <= day <= until (UTC), one at a time.
 
-    Raises `UsageError` without an archive, `InvalidRecordError` for a damaged file.
+    `progress` is called with the share of the files that was read, 0 to 1. Raises `UsageError`
+    without an archive, `InvalidRecordError` for a damaged file.
     """
     schema = schema_of(columns)
-    for file in files_of_days(directory, since, until):
+    files = files_of_days(directory, since, until)
+    for place, file in enumerate(files):
         try:
             read = _open(file.path).parquet.read(columns=schema.names)
             rows = read.select(schema.names).cast(schema)
         except (pa.ArrowException, OSError, KeyError) as error:
             raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
         yield rows
+        progress((place + 1) / len(files))
 
 
 def read_batches(

@@ -1,7 +1,6 @@
 """`springtide backtest`: judge predictors on past usage of traces, archives or the live log."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,8 +16,9 @@ from pipeline.cli.backtest_files import (
     settings_variants,
 )
 from pipeline.cli.duration_option import Duration
+from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.model_export import write_atomically
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
@@ -58,7 +58,7 @@ _HOUR: Final = 3600
 @click.option(
     "--risk",
     "risks",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     multiple=True,
     help="Judge the calibrated predictor with this declared risk, such as 0.02, too; may be "
     "repeated.",
@@ -146,12 +146,11 @@ def command(
       springtide backtest --live --horizon 1h --burn-in 6h
     """  # fmt: skip
     results = [path for path in (json_file, parquet_file, html_file) if path is not None]
-    for path in results:
-        require_new(path, overwrite=overwrite)
+    inputs.require_new(results, (variants_file, suites_file), overwrite=overwrite)
     if len({path.resolve() for path in results}) < len(results):
         raise UsageError("two results name one file", hint="give each its own")
-    if any(math.isnan(risk) for risk in risks):
-        raise UsageError("--risk is nan", hint="give a share such as 0.02")
+    if moved_pods_known and not risks:
+        raise UsageError("--moved-pods-known is without --risk", hint="add --risk 0.02")
     variants = settings_variants(settings)
     if variants_file is not None:
         variants = read_variants(variants_file, settings)

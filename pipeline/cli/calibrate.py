@@ -11,8 +11,9 @@ from pipeline.agents.bank_settings import model_config
 from pipeline.cli.backtest_files import variant_of
 from pipeline.cli.calibration_text import document, text_lines, yaml_lines
 from pipeline.cli.duration_option import Duration
+from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.model_export import write_atomically
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
@@ -59,7 +60,7 @@ _COLUMN_HELP: Final = {
     tables=_COLUMN_HELP,
 )
 @click.option(
-    "--violation", "target", type=click.FloatRange(0, 0.5, min_open=True), required=True,
+    "--violation", "target", type=FiniteRange(0, 0.5, min_open=True), required=True,
     help="Highest rate of violations, a share such as 0.02.",
 )  # fmt: skip
 @click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
@@ -108,8 +109,7 @@ def command(
       springtide calibrate traces --violation 0.02 -o yaml
       springtide calibrate /var/lib/springtide/archive --violation 0.02 --since 60d
     """  # fmt: skip
-    if json_file is not None:
-        require_new(json_file, overwrite=overwrite)
+    inputs.require_new([json_file], overwrite=overwrite)
     tried = tried_settings(settings)
     variants = setting_variants(tried, settings)
     selection = Selection(

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import require_new, write_atomically
+from pipeline.cli.model_export import write_atomically
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options
@@ -139,8 +139,7 @@ def command(
       springtide gaps --live --since 24h
       springtide gaps traces -o json | jq '.items[] | select(.level == "fleet") | .pod_pooling'
     """  # fmt: skip
-    if html_file is not None:
-        require_new(html_file, overwrite=overwrite)
+    inputs.require_new([html_file], overwrite=overwrite)
     measured: list[tuple[Trace, Gaps]] = []
     for name in inputs.names:
         for trace in inputs.read(name):

@@ -5,6 +5,7 @@ only, old and new.
 """
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,16 +108,25 @@ async def newest_checkpoint(kafka: KafkaSettings, node: str) -> Found:
 
 
 def require_new(path: Path, *, overwrite: bool) -> None:
-    """Raise `UsageError` if the path is not a file, exists without `overwrite`, or is in no
-    directory: what takes minutes to compute must not be lost at the end."""
-    if path.exists() and not path.is_file():
+    """Raise `UsageError` if the path is not a file, exists without `overwrite`, or is in a
+    directory that does not exist or is not writable: what takes minutes to compute must not be lost
+    at the end."""
+    try:
+        parent, exists = path.resolve().parent, path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, or a loop of links
+        raise UsageError(f"cannot write {path}: {error}", hint="give another path") from error
+    if exists and not path.is_file():
         raise UsageError(f"{path} is not a file", hint="give the path of a file")
-    if not path.resolve().parent.is_dir():
+    if not parent.is_dir():
         raise UsageError(
-            f"cannot write {path}: there is no directory {path.resolve().parent}",
+            f"cannot write {path}: there is no directory {parent}",
             hint="create it, or give another path",
         )
-    if path.exists() and not overwrite:
+    if not os.access(parent, os.W_OK | os.X_OK, effective_ids=True):
+        raise UsageError(
+            f"cannot write {path}: you may not write to {parent}", hint="give another path"
+        )
+    if exists and not overwrite:
         raise UsageError(f"{path} already exists", hint="give another path, or --overwrite")
 
 

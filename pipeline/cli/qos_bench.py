@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
 from pipeline.errors import UsageError
 
@@ -15,11 +16,11 @@ from pipeline.errors import UsageError
     exit_codes={0: "measured", 1: "failure: no root, no writable cgroups, or a process ended"},
 )
 @click.option(
-    "--seconds", type=click.FloatRange(5, 3600), default=30.0, show_default=True,
+    "--seconds", type=FiniteRange(5, 3600), default=30.0, show_default=True,
     help="Measured time of each of the five phases; each takes about ten seconds more.",
 )  # fmt: skip
 @click.option(
-    "--rate", type=click.FloatRange(1, 10_000), default=None,
+    "--rate", type=FiniteRange(1, 10_000), default=None,
     help="Requests a second; each takes 5 ms of CPU. By default they use a quarter of all CPUs, "
     "and are at most 2000.",
 )  # fmt: skip

@@ -18,6 +18,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.table_reading import read_table
+from pipeline.cli.trace_inputs import progress_report
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError
 from pipeline.processors.explain.text_columns import align_columns
@@ -129,7 +130,8 @@ def read_history(directory: Path, now: float) -> UsageHistory:
     """The usage of the last days of an archive. Raises `UsageError` if the directory is none."""
     today, history = datetime.fromtimestamp(now, UTC).date(), UsageHistory()
     since = today - timedelta(days=ARCHIVE_DAYS)
-    for rows in file_tables(directory, USAGE_COLUMNS, since=since):
+    progress = progress_report(f"reading {directory}")
+    for rows in file_tables(directory, USAGE_COLUMNS, since=since, progress=progress):
         history.add(rows)
     return history
 

@@ -1,7 +1,6 @@
 """`springtide scheduler`: generate and check kube-scheduler's configuration; simulate targets."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +10,11 @@ import numpy as np
 import yaml
 
 from pipeline.cli.file_arguments import argument_name, read_argument
+from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.cli.trace_inputs import chosen_datasets, read_reported
+from pipeline.cli.trace_inputs import folder_input
 from pipeline.errors import InvalidPolicyError, SpringtideError, UsageError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
@@ -224,7 +224,7 @@ _MOST_SERIES: Final = 2000
 
 @command.command(name="simulate", cls=Command, exit_codes={0: "printed"})
 @click.option(
-    "--wanted", "wanted_percent", type=click.FloatRange(20, 95), default=50.0, show_default=True,
+    "--wanted", "wanted_percent", type=FiniteRange(20, 95), default=50.0, show_default=True,
     help="CPU usage to reach, in percent.",
 )  # fmt: skip
 @click.option(
@@ -244,11 +244,11 @@ _MOST_SERIES: Final = 2000
     show_default=True, help="CPU request of a pod, in millicores.",
 )  # fmt: skip
 @click.option(
-    "--used", type=click.FloatRange(0, 10, min_open=True), default=_DEFAULT_LOAD.used_share,
+    "--used", type=FiniteRange(0, 10, min_open=True), default=_DEFAULT_LOAD.used_share,
     show_default=True, help="Mean usage of a pod, as a share of its request.",
 )  # fmt: skip
 @click.option(
-    "--deviation", type=click.FloatRange(0, 5), default=_DEFAULT_LOAD.deviation, show_default=True,
+    "--deviation", type=FiniteRange(0, 5), default=_DEFAULT_LOAD.deviation, show_default=True,
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
 @click.option(
@@ -280,8 +280,8 @@ def simulate_targets(
       springtide scheduler simulate --wanted 60 --nodes 50 --pods 800 --deviation 0.5
       springtide scheduler simulate --trace traces --dataset april
     """
-    if not all(map(math.isfinite, (wanted_percent, used, deviation))):
-        raise click.UsageError("--wanted, --used and --deviation must be finite numbers")
+    if names and folder is None:
+        raise click.UsageError("--dataset is without --trace: give the folder that has it")
     load = SimulatedLoad(
         nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation
     )
@@ -303,7 +303,8 @@ def simulate_targets(
 
 def _usage_series(folder: Path, names: Sequence[str]) -> UsageSeries:
     """The pods of the first data set, of the first of its scenarios."""
-    trace = read_reported(folder, chosen_datasets(folder, names)[0])[0]
+    inputs = folder_input(folder)
+    trace = next(inputs.read(inputs.chosen(names)[0]))
     pods = range(min(len(trace.pods), _MOST_SERIES))
     usage = np.full((len(pods), trace.steps), np.nan)
     for pod in pods:

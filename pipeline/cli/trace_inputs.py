@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.model_export import require_new
 from pipeline.cli.options import silence_logs
 from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_progress, printable
@@ -16,7 +17,7 @@ from pipeline.errors import UsageError
 from pipeline.processors.backtest.trace import Trace
 from pipeline.settings import ModelSettings, Settings
 from pipeline.sources.logged_traces import EVERYTHING, Span, archive_trace, is_archive, topic_trace
-from pipeline.sources.trace_folders import datasets, has_traces, read_dataset
+from pipeline.sources.trace_folders import datasets, has_traces, is_input, read_dataset
 
 LIVE: Final = "live"
 """The name of the data set of the live log."""
@@ -29,11 +30,23 @@ _PROGRESS_SECONDS: Final = 2.0
 
 class TraceInput(NamedTuple):
     """Data sets by name, and a function that reads one: a trace for each scenario. `title` names
-    the input in errors."""
+    the input in errors; `folder` is where it is, None for the live log."""
 
     title: str
     names: Sequence[str]
     read_dataset: Callable[[str], list[Trace]]
+    folder: Path | None = None
+
+    def require_new(
+        self, results: Iterable[Path | None], files: Iterable[Path | None] = (), *, overwrite: bool
+    ) -> None:
+        """Raise `UsageError` for a result that cannot be written (`model_export.require_new`), or
+        would replace a part of the input or one of these files, which the command reads."""
+        for path in filter(None, results):
+            require_new(path, overwrite=overwrite)
+            is_read = path.resolve() in [file.resolve() for file in filter(None, files)]
+            if is_read or (self.folder is not None and is_input(self.folder, path)):
+                raise UsageError(f"{path} is a file that is read", hint="give another path")
 
     def chosen(self, names: Iterable[str] = ()) -> list[str]:
         """These data sets, by default all. Raises `UsageError` for one that is not there."""
@@ -122,7 +135,7 @@ def folder_input(folder: Path, statistic: str = STATISTIC, span: Span = EVERYTHI
                 f"--since and --until do not apply to the traces in {folder}",
                 hint="they select from an archive or from the live log",
             )
-        return TraceInput(str(folder), datasets(folder), partial(read_dataset, folder))
+        return TraceInput(str(folder), datasets(folder), partial(read_dataset, folder), folder)
     if has_traces(folder):
         raise UsageError(
             f"{folder} has traces and an archive", hint="give each a folder of its own"
@@ -131,18 +144,7 @@ def folder_input(folder: Path, statistic: str = STATISTIC, span: Span = EVERYTHI
     def read_archive(name: str) -> list[Trace]:
         return [archive_trace(folder, name, statistic, span, progress_report(f"reading {folder}"))]
 
-    return TraceInput(str(folder), [folder.resolve().name], read_archive)
-
-
-def chosen_datasets(folder: Path, names: Iterable[str]) -> list[str]:
-    """These data sets of a folder, by default all, for commands that read no live log. Raises as
-    `folder_input` and `TraceInput.chosen`."""
-    return folder_input(folder).chosen(names)
-
-
-def read_reported(folder: Path, name: str) -> list[Trace]:
-    """The traces of a data set of a folder, as `TraceInput.read`."""
-    return [*folder_input(folder).read(name)]
+    return TraceInput(str(folder), [folder.resolve().name], read_archive, folder)
 
 
 def trace_progress(trace: Trace, what: str = "") -> Callable[[int], None]:

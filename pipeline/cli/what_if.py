@@ -10,11 +10,11 @@ import click
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import settings_options
+from pipeline.cli.model_export import write_atomically
+from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.cli.replayed_policies import NodeAmounts, PolicyFile, read_policy, replayed_policy
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.cli.trace_inputs import chosen_datasets, read_reported, trace_progress
+from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
 from pipeline.cli.what_if_text import document, text_lines
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.suites import Selection, selected_suites
@@ -28,9 +28,13 @@ _HOUR: Final = 3600
 
 @click.command(
     cls=Command,
-    exit_codes={0: "compared", 1: "failure: a policy is invalid, or a file is no trace"},
+    exit_codes={
+        0: "compared",
+        1: "failure: a policy is invalid, an input is damaged or too large, or Kafka is "
+        "unavailable",
+        3: "with --live: the topic is missing",
+    },
 )
-@click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--policy", "new_file", type=click.Path(path_type=Path), required=True,
     help="The policy to try, YAML or JSON, - for standard input.",
@@ -51,10 +55,11 @@ _HOUR: Final = 3600
 @click.option("--burn-in", type=Duration(), help="Time before anything counts.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options("model.*")
+@settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
+@trace_input_options
 def command(
     settings: Settings,
-    folder: Path,
+    inputs: TraceInput,
     new_file: Path,
     old_file: Path | None,
     capacity: str,
@@ -65,9 +70,11 @@ def command(
     json_file: Path | None,
     overwrite: bool,
 ) -> None:
-    """Replay the traces in FOLDER under two policies, and show what would have been: Mid and Batch,
+    """Replay past usage under two policies, and show what would have been: Mid and Batch,
     violations, savings, alerts of hot nodes, and evictions.
 
+    FOLDER has traces or is an archive, as for `springtide backtest`; --live reads the log of a
+    running cluster.
     A policy file has any of the ConfigMap slo-controller-config, a DeschedulerConfiguration, and a
     section `model` of settings, as documents of one file. Windows go through the processors of a
     worker, in event time; pods that the planner would evict move. Nothing reacts to what is
@@ -77,21 +84,25 @@ def command(
     Examples:
       springtide what-if traces --policy new.yaml --against old.yaml
       springtide what-if traces --policy new.yaml --json result.json
+      springtide what-if /var/lib/springtide/archive --policy new.yaml --since 7d
     """  # fmt: skip
-    if json_file is not None:
-        require_new(json_file, overwrite=overwrite)
+    inputs.require_new([json_file], (new_file, old_file), overwrite=overwrite)
     files = {
         "old": PolicyFile(settings) if old_file is None else _read(old_file, settings),
         "new": _read(new_file, settings),
     }
     results = [
         (trace, *_compared(trace, files, capacity, burn_in))
-        for name in chosen_datasets(folder, names)
-        for trace in read_reported(folder, name)
-        if not scenarios or trace.scenario in scenarios
+        for name in inputs.chosen(names)
+        for trace in inputs.read(name)
+        if trace.resources and (not scenarios or trace.scenario in scenarios)
     ]
     if not results:
-        raise UsageError("no trace is left", hint="drop one of --dataset, --scenario")
+        raise UsageError(
+            "no trace is left",
+            hint="drop one of --dataset, --scenario, or give traces with limits, without which "
+            "usage is unknown",
+        )
     print_lines(text_lines(results, by_node=by_node))
     if json_file is not None:
         write_atomically(json_file, json.dumps(document(results), indent=1).encode())

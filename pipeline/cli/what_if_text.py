@@ -81,6 +81,8 @@ def text_lines(results: Sequence[Result], *, by_node: bool) -> Iterator[str]:
                 rows.append(_row(after.label, before.total, after.total, after.text))
         for line in align_columns(rows, right=(1, 2, 3)):
             yield f"  {line}"
+        if len(rows) == 1:
+            yield "  every amount is 0 or unknown"
         if by_node:
             yield from _node_lines(trace.nodes, old, new)
         yield from (f"  {note}" for note in notes)

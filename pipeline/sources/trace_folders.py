@@ -53,6 +53,15 @@ def has_traces(folder: Path) -> bool:
     return bool(_files(folder))
 
 
+def is_input(folder: Path, path: Path) -> bool:
+    """Whether a path in a folder has the name of a part of a trace or of an archive."""
+    folder, path = folder.resolve(), path.resolve()
+    if folder not in path.parents:
+        return False
+    first = path.relative_to(folder).parts[0]
+    return first.startswith("date=") or _FILE.fullmatch(first) is not None
+
+
 def read_dataset(folder: Path, name: str) -> list[Trace]:
     """The traces of a data set of the folder, one for each scenario.
 

@@ -1,6 +1,9 @@
 """`springtide backtest`: its files, options and errors."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.csv
@@ -192,11 +195,59 @@ def test_results_that_could_not_be_written_are_refused_before_anything_is_comput
     same = backtest(folder, "--json", tmp_path / "out", "--parquet", tmp_path / "link")
     assert (same.exit_code, "two results name one file" in same.output) == (2, True)
     assert not (tmp_path / "out").exists()
+    long = backtest(folder, "--json", tmp_path / ("n" * 300))
+    assert (long.exit_code, "File name too long" in long.output) == (2, True)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    loop = backtest(folder, "--html", tmp_path / "loop")
+    assert (loop.exit_code, "cannot write" in loop.output) == (2, True)
 
 
 def test_a_risk_that_is_no_number_is_refused(folder: Path) -> None:
     result = backtest(folder, "--risk", "nan")
-    assert (result.exit_code, "--risk is nan" in result.output) == (2, True)
+    assert (result.exit_code, "'nan' is not a number" in result.output) == (2, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_results_in_a_directory_of_another_user_are_refused(folder: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    with as_nobody(tmp_path):
+        result = backtest(folder, "--json", theirs / "out.json")
+    assert (result.exit_code, f"may not write to {theirs}" in result.output) == (2, True)
+
+
+@contextmanager
+def as_nobody(path: Path) -> Iterator[None]:
+    """Lose the rights of root; others may enter the directories of the path."""
+    for directory in (path, *path.parents[:2]):
+        directory.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_moved_pods_without_a_risk_are_refused(folder: Path) -> None:
+    result = backtest(folder, "--moved-pods-known")
+    assert (result.exit_code, "is without --risk" in result.output) == (2, True)
+
+
+def test_results_do_not_replace_what_is_read(folder: Path, tmp_path: Path) -> None:
+    variants = tmp_path / "variants.yaml"
+    variants.write_text("variants: [{name: a, predictor: percentile}]")
+    link = tmp_path / "link"
+    link.symlink_to(folder / "april.series.parquet")
+    (folder / "report.html").write_text("of the day before")
+    before = {path: path.read_bytes() for path in [variants, *folder.iterdir()]}
+    for path in (variants, link, folder / "april.placement.parquet", folder / "new.series.csv"):
+        result = backtest(folder, "--variants", variants, "--json", path, "--overwrite")
+        assert (result.exit_code, "is a file that is read" in result.output) == (2, True), path
+    assert {path: path.read_bytes() for path in [variants, *folder.iterdir()]} == before
+    again = backtest(
+        folder, "--dataset", "april", "--html", folder / "report.html", "--overwrite"
+    )  # fmt: skip
+    assert again.exit_code == 0, again.output
 
 
 def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:

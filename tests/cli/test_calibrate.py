@@ -135,6 +135,7 @@ def test_too_short_history(folder: Path) -> None:
     ("options", "problem"),
     [
         (("--violation", "0"), "0 is not in the range"),
+        (("--violation", "nan"), "'nan' is not a number"),
         ((), "Missing option '--violation'"),
         (("--violation", "0.1", "--dataset", "may"), "has no data set 'may'"),
         (("--violation", "0.1", "--scenario", "dense"), "no trace is left"),

@@ -117,7 +117,9 @@ def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
     assert above[0] > 50 > 10 > above[2]
     outcomes = json.loads(run("simulate", "--wanted", "60", "-o", "json").stdout)
     assert [one["target_percent"] for one in outcomes] == [60, 55, 50, 45]
-    for flags in (("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "-o", "json")):
+    for flags in (
+        ("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "-o", "json"), ("--dataset", "a"),
+    ):  # fmt: skip
         assert run("simulate", *flags).exit_code == 2
 
 

@@ -9,6 +9,8 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import trace_inputs
 from pipeline.cli.main import cli
+from pipeline.cli.recommend_thresholds import read_history
+from pipeline.processors.backtest.trace import Trace
 from pipeline.times import format_time
 from tests.archive.archives import write
 from tests.processors.backtest.test_window_traces import played
@@ -42,6 +44,39 @@ def test_an_archive_is_known_by_its_content(archive: Path) -> None:
     )
     assert backtest.exit_code == 0, backtest.output
     assert "april-std-cpu-0.0833333h: 2 nodes, 4 predictions" in backtest.stdout
+
+
+def test_policies_are_replayed_on_the_windows_of_an_archive(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.json"
+
+    def replay(*options: str) -> Result:
+        return CliRunner().invoke(
+            cli,
+            ["what-if", str(archive), "--policy", "-", "--burn-in", "5m", "--json", str(out),
+             "--overwrite", *options],
+            input="model: {horizon_seconds: 300}",
+        )  # fmt: skip
+
+    result = replay()
+    assert result.exit_code == 0, result.output
+    (item,) = json.loads(out.read_text())["items"]
+    assert (item["dataset"], [node["node"] for node in item["nodes"]]) == ("april", [*TRACE.nodes])
+    assert "cpu_savings" in item["total"]["new"]
+    # One window is left, which nothing follows: no prediction can be judged.
+    assert replay("--since", format_time(TRACE.start_seconds + 900)).exit_code == 0
+    (item,) = json.loads(out.read_text())["items"]
+    assert "cpu_savings" not in item["total"]["new"]
+    statistics: list[str] = []
+
+    def archive_trace(directory: Path, name: str, statistic: str, *_: object) -> Trace:
+        statistics.append(statistic)
+        return TRACE
+
+    monkeypatch.setattr(trace_inputs, "archive_trace", archive_trace)
+    assert replay("--training-statistic", "avg").exit_code == 0
+    assert statistics == ["avg"]
 
 
 def test_pools_are_those_of_windows(tmp_path: Path) -> None:
@@ -105,3 +140,7 @@ def test_options_that_select_nothing(arguments: tuple[str, ...], problem: str) -
 def test_reading_reports_progress(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_inputs, "_PROGRESS_SECONDS", 0.0)
     assert f"reading {archive}: " in gaps(archive).stderr
+    monkeypatch.setattr(trace_inputs, "print_progress", lambda line, **_: lines.append(line))
+    lines: list[str] = []
+    read_history(archive, TRACE.start_seconds)
+    assert lines[-1] == f"reading {archive}: 100%"

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from pipeline.agents.apply_windows import apply_distinct, encode_reports
 from pipeline.agents.model_agent import ModelCursor
@@ -348,6 +348,24 @@ def test_results_as_text_and_json(tmp_path: Path) -> None:
         input=policies["old"],
     )  # fmt: skip
     assert "no node differs" in same.stdout, same.output
+
+
+def test_traces_of_which_nothing_is_known(tmp_path: Path) -> None:
+    policy = tmp_path / "new.yaml"
+    policy.write_text("model: {safety_margin_percent: 20}")
+
+    def replay(usage: list[int | None], **amounts: int) -> Result:
+        metadata = {"step_s": "3600", "t0_unix": "1700000100", "steps": "48"}
+        series = table_of([series_row("s", usage, **amounts)], SERIES, metadata)
+        stays = table_of([stay_row("p", "s", 0, 48)], PLACEMENT, metadata)
+        pyarrow.parquet.write_table(series, tmp_path / "april.series.parquet")
+        pyarrow.parquet.write_table(stays, tmp_path / "april.placement.parquet")
+        return CliRunner().invoke(cli, ["what-if", str(tmp_path), "--policy", str(policy)])
+
+    gaps = replay([None] * 48)
+    assert (gaps.exit_code, "every amount is 0 or unknown" in gaps.stdout) == (0, True), gaps.output
+    unlimited = replay([100] * 48, cpu_limit_m=0, cpu_request_m=0)
+    assert (unlimited.exit_code, "give traces with limits" in unlimited.output) == (2, True)
 
 
 def test_unknown_usage_is_no_offer(trace: Trace) -> None:

@@ -135,7 +135,8 @@ def _of_series(
     counts = np.cumsum(np.pad(known, ((0, 0), (1, 0))), axis=1)
     starts = np.argwhere(counts[:, steps:] - counts[:, :-steps] == steps)
     if not len(starts):
-        raise ValueError(f"no usage is known for {windows * WINDOW_SECONDS / 3600:.1f} h on end")
+        hours = windows * WINDOW_SECONDS / 3600
+        raise ValueError(f"no pod with a request has known usage for {hours:.1f} h on end")
     chosen, first = starts[random.integers(0, len(starts), load.pods)].T
     usage = series.usage[chosen[:, None], first[:, None] + np.arange(steps)]
     window = -1

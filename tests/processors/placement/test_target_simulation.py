@@ -85,7 +85,7 @@ def test_pods_of_a_trace_use_what_it_says() -> None:
     assert in_use % 100 == pytest.approx(0) or in_use % 100 == pytest.approx(100)
     assert 800 <= round(in_use) <= 1600
     assert result.load_percent == pytest.approx(result.average)
-    with pytest.raises(ValueError, match="no usage is known for 13\\.5 h on end"):
+    with pytest.raises(ValueError, match="no pod with a request has known usage for 13\\.5 h"):
         simulate(load._replace(pods=3000), 10.0, 50.0, 0, series)
 
 

@@ -34,7 +34,7 @@ def window(
     end = APPENDED_MS - 3_600_000 + step * 5000
     # A repeated window may precede the first one, but a sequence is not negative.
     header = SampleHeader(
-        node=node, machine_id=machine, boot_id="b", epoch=epoch, sequence=step + 2,
+        node=node, machine_id=machine, boot_id="b", epoch=epoch, sequence=max(step + 2, 0),
         window_start_ms=end - 5000, window_end_ms=end,
     )  # fmt: skip
     rows = [

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.predictor import (
@@ -77,12 +78,12 @@ class Maximum:
             key: {column: f"{self.name}.{key}.{column}" for column in member.columns}
             for key, member in self._members.items()
         }
-        self.columns = {
+        self.columns: Mapping[str, Column] = {
             self._names[key][column]: declared
             for key, member in self._members.items()
             for column, declared in member.columns.items()
         }
-        self.node_columns = {
+        self.node_columns: Mapping[str, Column] = {
             f"{self.name}.{key}.{column}": declared
             for key, member in self._members.items()
             for column, declared in node_columns(member).items()

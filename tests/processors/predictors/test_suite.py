@@ -10,6 +10,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.column_store import Column
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.predictor import Peaks, View
+from pipeline.processors.predictors.maximum import Maximum
 from pipeline.processors.predictors.nsigma_v1 import NSigmaV1
 from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.predictors.suite import LAWS, Subject, check_predictor
@@ -19,6 +20,11 @@ from pipeline.processors.predictors.suite import LAWS, Subject, check_predictor
 @pytest.mark.parametrize("name", PREDICTORS.points)
 def test_installed_predictors_keep_the_laws(name: str, law: str) -> None:
     LAWS[law](Subject(PREDICTORS.get(name)))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_members_that_learn_nodes_keep_the_laws(law: str) -> None:
+    LAWS[law](Subject(lambda: Maximum(members=["calibrated", "river"])))
 
 
 class Correct(NSigmaV1):

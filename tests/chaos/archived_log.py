@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pipeline.archive.archive_files import archive_files, newest_segment, read_metadata
 from pipeline.archive.archive_reader import read_windows
-from pipeline.errors import RecordError
+from pipeline.errors import InvalidRecordError, RecordError
 from pipeline.processors.archive.archive_rows import LoggedWindow
 from pipeline.topics.registry import WINDOWS
 from pipeline.topics.windows import decode_window
@@ -27,12 +27,13 @@ Position = tuple[int, int]
 
 class Archived(NamedTuple):
     """What an archive has: windows in its order, how many records it lists as not readable, and the
-    gaps that it states."""
+    gaps that it states; or why it cannot be read."""
 
     name: str
     windows: Sequence[LoggedWindow]
     unreadable: int = 0
     gaps: int = 0
+    damage: str = ""
 
 
 class ArchivedLog(NamedTuple):
@@ -72,8 +73,12 @@ def _read(name: str, directory: Path) -> Archived:
         metadata.segment: metadata
         for metadata in (read_metadata(file.path) for file in archive_files(directory))
     }.values()
+    try:
+        windows = [*read_windows(directory)]
+    except InvalidRecordError as error:
+        return Archived(name, [], damage=str(error))
     return Archived(
-        name, [*read_windows(directory)],
+        name, windows,
         sum(metadata.unreadable_count for metadata in segments),
         sum(len(metadata.gaps) for metadata in segments),
     )  # fmt: skip
@@ -83,7 +88,10 @@ def archive_problems(log: ArchivedLog) -> Iterator[str]:
     """Describe records that an archive lacks, has twice, or has changed, and gaps."""
     readable = {position: value for position, value in log.logged.items() if _is_readable(value)}
     ends = dict(sorted(log.logged))
-    for name, windows, unreadable, gaps in log.archives:
+    for name, windows, unreadable, gaps, damage in log.archives:
+        if damage:
+            yield f"{name}: cannot be read: {damage}"
+            continue
         counts = Counter((partition, offset) for partition, offset, _ in windows)
         # The log may have grown since it was read.
         counts = Counter({at: n for at, n in counts.items() if at[1] <= ends.get(at[0], -1)})

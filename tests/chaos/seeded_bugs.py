@@ -185,11 +185,11 @@ def originals_unsaved() -> None:
 
 
 def windows_unarchived() -> None:
-    """The archive loses one window in fifty, and has another one twice."""
+    """The archive loses one window in fifty."""
     add = SegmentWriter.add
 
     def add_most(self: SegmentWriter, record: LoggedWindow) -> None:
-        for _ in range({0: 0, 1: 2}.get(record.offset % 50, 1)):
+        if record.offset % 50 != 49:
             add(self, record)
 
     SegmentWriter.add = add_most  # type: ignore[method-assign]

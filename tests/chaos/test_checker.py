@@ -163,6 +163,12 @@ def with_a_gap(run: Observation) -> None:
     run.archived = run.archived._replace(archives=[archive._replace(gaps=1)])
 
 
+def with_a_damaged_archive(run: Observation) -> None:
+    """The archive writes a file that is not one of an archive."""
+    archive = Archived("archive-0", [], damage="columns are not those of an archive")
+    run.archived = run.archived._replace(archives=[archive])
+
+
 def archived_windows(run: Observation) -> list[LoggedWindow]:
     (archive,) = run.archived.archives
     return cast(list[LoggedWindow], archive.windows)
@@ -218,6 +224,7 @@ BUGS = {
     "UID: b/2 is named alone": with_an_eviction_by_name,
     "archive-0: 1 windows of the log are missing, such as (0, 2)": with_a_window_not_archived,
     "archive-0: 1 windows are archived twice, such as (0, 4)": with_a_window_archived_twice,
+    "archive-0: cannot be read: columns are not those of an archive": with_a_damaged_archive,
     "archive-0: 2 windows differ from the log, such as (0, 1)": with_an_archived_window_changed,
     "archive-0: counts 0 of 1 invalid records": with_a_hostile_record_not_counted,
     "archive-0: states 1 gaps": with_a_gap,

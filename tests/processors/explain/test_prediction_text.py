@@ -41,19 +41,23 @@ from tests.processors.joined import (
 )
 
 PREDICTORS = tuple(registry.PREDICTORS.points)
-MEMBERS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "max": {
         "members": [
             "nsigma-v2", "borg-default", "vpa", "hourly-nsigma", "pods-nsigma", "percentile",
         ]
-    }
+    },
+    "river": {"outcomes": 1},
 }  # fmt: skip
+HORIZON_SECONDS = 21_600.0
+"""River learns its first outcome after it."""
 PLACE: dict[str, Any] = {"generation": 3, "offset": 77, "epoch": 9}
 
 
 def records(windows: list[Window]) -> tuple[PredictionRecord, NodeStateRecord]:
     """Both records after these windows, with every predictor that is installed, as read."""
-    bank = Bank(ModelConfig(predictors=PREDICTORS, options=MEMBERS))
+    config = ModelConfig(predictors=PREDICTORS, options=OPTIONS, horizon_seconds=HORIZON_SECONDS)
+    bank = Bank(config)
     windows = [logged(window) for window in windows]
     for window in windows:
         bank.apply(training(window))
@@ -114,9 +118,9 @@ def random_records(seed: int) -> tuple[PredictionRecord, NodeStateRecord]:
             for pod in pods if hour > 27 or chance.random() < 0.95
         ]  # fmt: skip
         node = used("node", "", 3.0 + float(chance.exponential()), 9 * GIB * float(chance.random()))
-        windows.append(
-            joined(node, *seen, view=view_of(*known, record=record), of=header(end=hour * 120))
-        )
+        of = header(end=hour * 120)
+        of = header(end=hour * 120, window_start_ms=of.window_end_ms - 3_600_000)
+        windows.append(joined(node, *seen, view=view_of(*known, record=record), of=of))
     return records(windows)
 
 

@@ -1,8 +1,8 @@
 """How predictors order by violation and by savings, on the trace of this repository and on made
 ones, each pinned relation with its reason.
 
-All registered predictors and all peers run, except `calibrated`: it is in no relation, and would
-take longer than the others together. Rates closer than a point and savings closer than two
+All registered predictors and all peers run, except `calibrated` and `river`: they are in no
+relation, and each would take longer than the others together. Rates closer than a point and savings closer than two
 are a tie: no relation is pinned there.
 """
 
@@ -29,7 +29,7 @@ TIE: Final = {"violation": 0.01, "savings": 0.02}
 MEMBERS: Final = ("percentile", "nsigma-v1")
 """Members of the registered `max`."""
 MODEL: Final = ModelSettings(
-    predictors=tuple(name for name in PREDICTORS.points if name != "calibrated"),
+    predictors=tuple(name for name in PREDICTORS.points if name not in ("calibrated", "river")),
     predictor_options={"max": {"members": [*MEMBERS]}},
     cold_start_seconds=7199.0, cold_start_samples=0,
 )  # fmt: skip

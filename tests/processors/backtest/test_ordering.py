@@ -2,8 +2,8 @@
 ones, each pinned relation with its reason.
 
 All registered predictors and all peers run, except `calibrated` and `river`: they are in no
-relation, and each would take longer than the others together. Rates closer than a point and savings closer than two
-are a tie: no relation is pinned there.
+relation, and each would take longer than the others together. Rates closer than a point and savings
+closer than two are a tie: no relation is pinned there.
 """
 
 from functools import cache

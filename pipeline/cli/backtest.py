@@ -31,6 +31,7 @@ from pipeline.processors.backtest.replay import calibrated
 from pipeline.processors.backtest.suites import (
     Selection,
     Suite,
+    check_suites,
     selected_suites,
 )
 from pipeline.processors.backtest.trace import Trace
@@ -170,9 +171,12 @@ def command(
     )
     detailed = detailed_variants(variants) if html_file is not None else []
     judgements: list[Judgement] = []
+    seen: list[Suite] = []
     for name in inputs.chosen(names or [suite.dataset for suite in given or ()]):
         for trace in inputs.read(name):
             suites = _suites(trace, given, selection)
+            seen += suites
+            check_suites(seen)
             if suites:
                 judgements += judge(trace, suites, variants, trace_progress(trace), detailed)
     if not judgements:

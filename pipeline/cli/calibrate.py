@@ -60,7 +60,7 @@ _COLUMN_HELP: Final = {
     tables=_COLUMN_HELP,
 )
 @click.option(
-    "--violation", "target", type=FiniteRange(0, 0.5, min_open=True), required=True,
+    "--violation", "target", type=FiniteRange(0.0001, 0.5), required=True,
     help="Highest rate of violations, a share such as 0.02.",
 )  # fmt: skip
 @click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")

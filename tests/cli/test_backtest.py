@@ -228,6 +228,22 @@ def as_nobody(path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
+def test_suites_of_one_name_are_not_mixed(folder: Path) -> None:
+    options = ("--burn-in", "2h", "--stride", "15m", "--resource", "cpu", "--scenario", "dense")
+    once = backtest(folder, "--dataset", "april", "--horizon", "1h", *options)
+    twice = backtest(folder, "--dataset", "april", "--horizon", "1h", "--horizon", "60m", *options)
+    assert twice.stdout == once.stdout
+    # Data set a-std with scenario dense, and data set a with scenario std-dense.
+    for name, scenario in (("a-std", "dense"), ("a", "std-dense")):
+        series = table_of([series_row("s", [250] * 96)], SERIES, METADATA)
+        stays = [stay_row("pod", "s", 0, 96, scenario=scenario)]
+        pyarrow.parquet.write_table(series, folder / f"{name}.series.parquet")
+        placement = table_of(stays, PLACEMENT, METADATA)
+        pyarrow.parquet.write_table(placement, folder / f"{name}.placement.parquet")
+    mixed = backtest(folder, "--dataset", "a", "--dataset", "a-std")
+    assert (mixed.exit_code, "two suites are called 'a-std-dense-cpu-" in mixed.output) == (2, True)
+
+
 def test_moved_pods_without_a_risk_are_refused(folder: Path) -> None:
     result = backtest(folder, "--moved-pods-known")
     assert (result.exit_code, "is without --risk" in result.output) == (2, True)

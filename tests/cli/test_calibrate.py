@@ -136,6 +136,7 @@ def test_too_short_history(folder: Path) -> None:
     [
         (("--violation", "0"), "0 is not in the range"),
         (("--violation", "nan"), "'nan' is not a number"),
+        (("--violation", "1e-320"), "1e-320 is not in the range"),
         ((), "Missing option '--violation'"),
         (("--violation", "0.1", "--dataset", "may"), "has no data set 'may'"),
         (("--violation", "0.1", "--scenario", "dense"), "no trace is left"),

@@ -141,7 +141,7 @@ def selected_suites(trace: Trace, selection: Selection) -> list[Suite]:
     if any(hours < shortest * (1 - 1e-9) for hours in selection.horizon_hours):
         raise UsageError(
             f"a horizon is shorter than a step of {trace.dataset}",
-            hint=f"--horizon {trace.step_seconds}s is the shortest",
+            hint=f"{trace.step_seconds} s is the shortest",
         )
     suites = usual_suites(trace)
     changes = (selection.burn_in_hours, selection.stride_seconds)
@@ -154,7 +154,7 @@ def selected_suites(trace: Trace, selection: Selection) -> list[Suite]:
         suites = [
             named(trace, resource, horizon, burn_in, stride)
             for resource in trace.resources
-            for horizon in selection.horizon_hours or horizons
+            for horizon in dict.fromkeys(selection.horizon_hours or horizons)
         ]
     return [
         suite
@@ -169,6 +169,7 @@ def check_suites(suites: Iterable[Suite]) -> None:
     for suite in suites:
         if suite.name in names:
             raise UsageError(
-                f"two suites are called {suite.name!r:.100}", hint="give each suite its own name"
+                f"two suites are called {suite.name!r:.100}",
+                hint="give each suite, and each data set and scenario, its own name",
             )
         names.add(suite.name)

@@ -19,6 +19,7 @@ from pipeline.cli.what_if_text import document, text_lines
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.suites import Selection, selected_suites
 from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.backtest.trace_samples import with_record_names
 from pipeline.processors.backtest.what_if import PolicyOutcome, replay_outcome
 from pipeline.processors.descheduling.replayed_relief import ReplayedRelief
 from pipeline.settings import Settings
@@ -119,6 +120,7 @@ def _compared(
     trace: Trace, files: Mapping[str, PolicyFile], capacity: str, burn_in: float | None
 ) -> tuple[dict[str, PolicyOutcome], list[str]]:
     """What each policy would have done in a trace, and what of it was assumed."""
+    trace = with_record_names(trace)
     amounts = NodeAmounts.of(trace, capacity)
     outcomes = {}
     for name, file in files.items():

@@ -350,6 +350,31 @@ def test_results_as_text_and_json(tmp_path: Path) -> None:
     assert "no node differs" in same.stdout, same.output
 
 
+def test_names_in_files_may_be_any_text(tmp_path: Path) -> None:
+    policy, out = tmp_path / "new.yaml", tmp_path / "out.json"
+    policy.write_bytes(policy_text())
+
+    def replay(node: str, pod: str) -> dict[str, Any]:
+        metadata = {"step_s": "3600", "t0_unix": "1700000100", "steps": "48"}
+        usage = np.random.default_rng(8).integers(100, 500, 48).tolist()
+        series = table_of([series_row("s", usage)], SERIES, metadata)
+        stays = table_of([stay_row(pod, "s", 0, 48, node=node)], PLACEMENT, metadata)
+        pyarrow.parquet.write_table(series, tmp_path / "april.series.parquet")
+        pyarrow.parquet.write_table(stays, tmp_path / "april.placement.parquet")
+        arguments = ["--policy", str(policy), "--json", str(out), "--overwrite"]
+        result = CliRunner().invoke(cli, ["what-if", str(tmp_path), *arguments])
+        assert result.exit_code == 0, result.output
+        (item,) = json.loads(out.read_text())["items"]
+        (found,) = item["nodes"]
+        assert found.pop("node") == node
+        return item
+
+    usual = replay("n", "p")
+    assert usual["total"]["new"]["batch_cpu_millicores"] is not None
+    for node, pod in (("Node 1, old", "p"), ("n" * 300, "p" * 300), ("", '"\\\x1b')):
+        assert replay(node, pod) == usual
+
+
 def test_traces_of_which_nothing_is_known(tmp_path: Path) -> None:
     policy = tmp_path / "new.yaml"
     policy.write_text("model: {safety_margin_percent: 20}")

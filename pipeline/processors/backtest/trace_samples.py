@@ -33,6 +33,17 @@ MOVED: Final = "~moved-"
 _PROD: Final = CLASS_CODES["prod"]
 
 
+def with_record_names(trace: Trace) -> Trace:
+    """The trace with names of nodes and pods, in the same order, that records may have: in files
+    they may be any text."""
+    pods = {pod: f"pod-{n:08}" for n, pod in enumerate(sorted({*trace.pods}))}
+    return replace(
+        trace,
+        nodes=tuple(f"node-{n:08}" for n in range(len(trace.nodes))),
+        pods=tuple(pods[pod] for pod in trace.pods),
+    )
+
+
 class Run(NamedTuple):
     """A pod on a node in the steps [start, end), which uses what the stay of this number of the
     trace uses."""

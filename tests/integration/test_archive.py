@@ -220,6 +220,7 @@ async def test_a_recreated_topic_is_archived_from_its_beginning(
             lambda: (
                 sum(record.window.header.sequence >= 100 for record in read_windows(archive)) >= 12
             ),
+            180,
         )
         process.terminate()
         assert await asyncio.to_thread(process.wait, 60) == 0

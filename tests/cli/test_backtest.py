@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -208,21 +210,20 @@ def test_a_risk_that_is_no_number_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_results_in_a_directory_of_another_user_are_refused(folder: Path, tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir(mode=0o755)
+def test_results_in_a_directory_of_another_user_are_refused(folder: Path) -> None:
     # Loads the modules, which another user may not be able to read.
-    assert backtest(folder, "--json", tmp_path / "ours.json").exit_code == 0
-    with as_nobody(tmp_path):
-        result = backtest(folder, "--json", theirs / "out.json")
+    assert backtest(folder, "--json", folder / "ours.json").exit_code == 0
+    # Other users may not enter the directories of pytest.
+    with TemporaryDirectory(dir="/tmp") as directory:
+        theirs = shutil.copytree(folder, Path(directory), dirs_exist_ok=True)
+        theirs.chmod(0o755)
+        with as_nobody():
+            result = backtest(theirs, "--json", theirs / "out.json")
     assert (result.exit_code, f"may not write to {theirs}" in result.output) == (2, True)
 
 
 @contextmanager
-def as_nobody(path: Path) -> Iterator[None]:
-    """Lose the rights of root; others may enter the directories of the path."""
-    for directory in (path, *path.parents[:2]):
-        directory.chmod(0o755)
+def as_nobody() -> Iterator[None]:
     os.seteuid(65534)
     try:
         yield

@@ -31,7 +31,9 @@ WAITING = gauge("notifier_waiting_alerts", "Alerts that wait to be sent.", ["url
 
 LIFETIMES: Final = 4
 """An alert that is not repeated fires for so many repetitions, as alerts of Prometheus do."""
-_ALERTS_AT_ONCE: Final = 500
+_MOST_AT_ONCE: Final = 500
+"""Alerts of a request. After a failure the next one has half as many, and others come first: an
+Alertmanager may be too slow for so many, or fail because of one."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
@@ -58,6 +60,7 @@ class AlertmanagerClient:
         self._has_work = asyncio.Event()
         self._problem: str | None = None
         self._refused: list[str] = []
+        self._at_once = _MOST_AT_ONCE
 
     def fire(self, alerts: Mapping[Labels, FiringAlert]) -> None:
         """Send these alerts as firing, soon."""
@@ -78,14 +81,19 @@ class AlertmanagerClient:
         while True:
             await self._has_work.wait()
             self._drop_expired()
-            batch = dict(islice(self._waiting.items(), _ALERTS_AT_ONCE))
+            batch = dict(islice(self._waiting.items(), self._at_once))
             self._refused = []
             self._note(await self._post(batch) if batch else None)
             if self._problem is None:
                 backoff.reset()
+                self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
                 for labels, sent in batch.items():
                     if self._waiting.get(labels) is sent:
                         del self._waiting[labels]
+            else:
+                self._at_once = max(self._at_once // 2, 1)
+                for labels in batch:
+                    self._waiting[labels] = self._waiting.pop(labels)
             if not self._waiting:
                 self._has_work.clear()
             WAITING.labels(self._url).set(len(self._waiting))

@@ -31,6 +31,8 @@ class FakeAlertmanager:
     def __init__(self) -> None:
         self.answers: list[int] = []
         self.invalid = frozenset[str]()
+        self.failing = frozenset[str]()
+        self.most_alerts = 10_000
         self.requests = 0
         self.tokens: list[str | None] = []
         self.accepted: list[list[dict[str, Any]]] = []
@@ -42,6 +44,10 @@ class FakeAlertmanager:
         body = await request.json()
         if {alert["labels"]["node"] for alert in body} & self.invalid:
             status = 400  # as one that cannot decode an alert: it keeps none
+        if len(body) > self.most_alerts:
+            status = 504  # as a proxy does before a slow Alertmanager
+        if {alert["labels"]["node"] for alert in body} & self.failing:
+            status = 500
         if status == 200:
             self.accepted.append(body)
         return web.Response(status=status, text="because")
@@ -178,6 +184,37 @@ async def test_many_alerts_are_sent_in_batches() -> None:
         client.fire(alerts(*(f"n{number}" for number in range(1100))))
         await until(lambda: sum(map(len, fake.accepted)) == 1100)
     assert [len(batch) for batch in fake.accepted] == [500, 500, 100]
+
+
+@pytest.mark.parametrize("failing", [{"n0"}, {"n3", "n700"}])
+async def test_an_alert_for_which_alertmanager_fails_holds_up_no_other(failing: set[str]) -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.failing = frozenset(failing)
+    names = {f"n{number}" for number in range(1100)}
+
+    async def others_are_accepted() -> bool:
+        await clock.advance(60.0)
+        return names - failing <= {a["labels"]["node"] for batch in fake.accepted for a in batch}
+
+    async with sending(fake, clock) as client:
+        client.fire(alerts(*sorted(names)))
+        await until(others_are_accepted)
+        fake.failing = frozenset()
+        failing = set()
+        await until(others_are_accepted)
+
+
+async def test_an_alertmanager_that_is_slow_gets_fewer_alerts_at_once() -> None:
+    fake, clock = FakeAlertmanager(), ManualClock()
+    fake.most_alerts = 100
+    async with sending(fake, clock) as client:
+        client.fire(alerts(*(f"n{number}" for number in range(1100))))
+
+        async def all_are_accepted() -> bool:
+            await clock.advance(60.0)
+            return sum(map(len, fake.accepted)) == 1100
+
+        await until(all_are_accepted)
 
 
 async def test_a_renewed_token_is_used(tmp_path: Path) -> None:

@@ -200,9 +200,15 @@ def query_of(selector: Selector) -> str:
 
 
 async def evict(
-    api: Api, pod: LivePod, delete_options: Options = NO_OPTIONS, *, dry_run: bool = False
+    api: Api,
+    pod: LivePod,
+    delete_options: Options = NO_OPTIONS,
+    *,
+    dry_run: bool = False,
+    connect_seconds: float | None = None,
 ) -> None:
-    """Ask the API server to evict the pod of this UID, once."""
+    """Ask the API server to evict the pod of this UID, once, and not if no connection is made in
+    this time."""
     record = pod.record
     options = _options(pod, delete_options)
     if dry_run:
@@ -214,13 +220,20 @@ async def evict(
         "deleteOptions": options,
     }
     path = f"{_pod_path(record.namespace, record.name)}/eviction"
-    await api.request("POST", path, body=body, attempts=1)
+    await api.request("POST", path, body=body, attempts=1, connect_seconds=connect_seconds)
 
 
 async def annotate_for_eviction(
-    api: Api, pod: LivePod, initiator: str, reason: str, delete_options: Options = NO_OPTIONS
+    api: Api,
+    pod: LivePod,
+    initiator: str,
+    reason: str,
+    delete_options: Options = NO_OPTIONS,
+    *,
+    connect_seconds: float | None = None,
 ) -> None:
-    """Ask another agent, by an annotation, to evict the pod of this UID, once."""
+    """Ask another agent, by an annotation, to evict the pod of this UID, once, and not if no
+    connection is made in this time."""
     record = pod.record
     text = msgspec.json.encode(
         {
@@ -232,7 +245,9 @@ async def annotate_for_eviction(
     ).decode()
     body = {"metadata": {"uid": record.uid, "annotations": {SOFT_EVICTION: text}}}
     path = _pod_path(record.namespace, record.name)
-    await api.request("PATCH", path, body=body, content_type=MERGE, attempts=1)
+    await api.request(
+        "PATCH", path, body=body, content_type=MERGE, attempts=1, connect_seconds=connect_seconds
+    )
 
 
 def _options(pod: LivePod, delete_options: Options) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from actuators.eviction.eviction_records import (
     count_eviction,
     eviction_action,
 )
-from actuators.eviction.kill_switch import stop_reason
+from actuators.eviction.kill_switch import SwitchAnswer, ask_kill_switch
 from actuators.eviction.other_nodes import no_other_node
 from actuators.eviction.received_plans import ReceivedPlan
 from actuators.eviction.scales import ScaleReader
@@ -114,6 +114,9 @@ class EvictionGate:
     """The rate of the policy, which holds beside the evictor's own `rate`."""
     marked: dict[str, ActionRecord] = field(default_factory=dict)
     """The actions about pods that another agent was asked to evict, by UID, until these leave."""
+
+    _switch: SwitchAnswer = field(default=SwitchAnswer(None), init=False)
+    """The last answer about the kill switch."""
 
     def __post_init__(self) -> None:
         limits = self.policy.limits
@@ -254,8 +257,9 @@ class EvictionGate:
         limits = self.limits_now(pod, state, ignored=PASSING | IN_TIME)
         if limits.refusal is not None:
             return _refused(str(limits.refusal), DEFAULT_WAIT_SECONDS)
-        if (stopped := await self.stop_reason()) is not None:
-            return _refused(f"Stopped: {stopped}")
+        self._switch = await self._ask_kill_switch()
+        if self._switch.reason is not None:
+            return _refused(f"Stopped: {self._switch.reason}")
         if self.clock.monotonic() >= checks.until:
             return _refused("Expired: the plan is no longer valid")
         return None
@@ -263,7 +267,10 @@ class EvictionGate:
     async def stop_reason(self) -> str | None:
         """Why no pod may be evicted at this moment: the kill switch, or the lease; None if one
         may."""
-        return await stop_reason(self.api, self.stop_path, self.clock, self.may_evict)
+        return (await self._ask_kill_switch()).reason
+
+    async def _ask_kill_switch(self) -> SwitchAnswer:
+        return await ask_kill_switch(self.api, self.stop_path, self.clock, self.may_evict)
 
     async def _ask(self, plan: EvictionPlanRecord, pod: LivePod, checks: "_Checks") -> Result:
         """Ask for the eviction until there is an answer, for a limited time."""
@@ -315,12 +322,16 @@ class EvictionGate:
     async def _call(
         self, plan: EvictionPlanRecord, pod: LivePod, options: Options
     ) -> KubernetesError | None:
+        # A server that accepts no connections must not get the call long after the kill switch.
+        seconds = self._switch.fresh_until - self.clock.monotonic()
         try:
             if self.is_soft(pod):
                 why = plan.why[:SHOWN_CHARACTERS]
-                await annotate_for_eviction(self.api, pod, plan.planner, why, options)
+                await annotate_for_eviction(
+                    self.api, pod, plan.planner, why, options, connect_seconds=seconds
+                )
             else:
-                await evict(self.api, pod, options)
+                await evict(self.api, pod, options, connect_seconds=seconds)
         except KubernetesError as error:
             return error
         return None

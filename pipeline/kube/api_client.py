@@ -151,13 +151,18 @@ class Api:
         content_type: str = JSON,
         accept: str = JSON,
         attempts: int = limits.REQUEST_ATTEMPTS,
+        connect_seconds: float | None = None,
     ) -> bytes:
-        """Send a request; returns the body of the answer. Raises `ApiUnavailableError` if all
-        attempts fail, `ApiRefusedError` or a subclass if the server refuses the request."""
+        """Send a request; returns the body of the answer. An attempt is not sent if no connection
+        is made in `connect_seconds`. Raises `ApiUnavailableError` if all attempts fail,
+        `ApiRefusedError` or a subclass if the server refuses the request."""
         data = None if body is None else msgspec.json.encode(body)
+        # aiohttp takes 0 for no limit.
+        connect = None if connect_seconds is None else max(connect_seconds, 0.001)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds, connect=connect)
         for attempt in range(1, attempts + 1):
             try:
-                return await self._once(method, path, params, data, content_type, accept)
+                return await self._once(method, path, params, data, content_type, accept, timeout)
             except ApiUnavailableError as error:
                 may_repeat = method == "GET" or error.was_done is False
                 if attempt == attempts or not may_repeat:
@@ -205,6 +210,7 @@ class Api:
         data: bytes | None,
         content_type: str,
         accept: str,
+        timeout: aiohttp.ClientTimeout,
     ) -> bytes:
         headers = {**await self._access.headers(), "Accept": accept}
         if data is not None:
@@ -217,7 +223,7 @@ class Api:
                 data=data,
                 headers=headers,
                 **self._route,
-                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+                timeout=timeout,
             ) as response:
                 answer = await response.read()
         self._note_date(response.headers.get("Date"))
@@ -239,7 +245,7 @@ def _unavailable(request: str) -> Iterator[None]:
     """Raise errors of a connection as `ApiUnavailableError`."""
     try:
         yield
-    except aiohttp.ClientConnectorError as error:
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         text = f"{request}: {unanswered_reason(error)}"
         raise ApiUnavailableError(text, was_done=False) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -128,6 +128,29 @@ async def test_a_kill_switch_that_always_answers_slowly_stops_evictions() -> Non
     assert "kill switch" in world.last_error
 
 
+async def test_a_call_is_sent_within_a_second_of_the_question_about_the_kill_switch() -> None:
+    world = World(policy=BARE)
+    slow_answers(world, STOP, lambda _: 0.7)
+    answer, allowed = world.cluster.request, list[float]()
+
+    async def request(
+        method: str, path: str, *, connect_seconds: float | None = None, **more: Any
+    ) -> bytes:
+        if connect_seconds is not None:
+            allowed.append(connect_seconds)
+            if len(allowed) == 1:
+                await world.clock.sleep(connect_seconds)
+                world.cluster.is_stopped = True
+                raise ApiUnavailableError("no connection", was_done=False)
+        return await answer(method, path, **more)
+
+    world.cluster.request = request  # type: ignore[method-assign]
+    await world.run(world.plan(world.cluster.add_pod("n")), seconds=30.0)
+    assert allowed == [pytest.approx(0.3)]
+    assert world.evicted == []
+    assert "evictions are stopped" in world.last_error
+
+
 async def test_a_pod_is_marked_by_one_request_after_the_kill_switch() -> None:
     world = World(policy=MigrationPolicy(protections=BARE.protections, mode="SoftEviction"))
     answer, attempts = world.cluster.request, list[int | None]()

@@ -1,9 +1,11 @@
 """Requests and credentials, whatever the server answers."""
 
+import asyncio
 import json
 import random
 import stat
 import sys
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -164,6 +166,35 @@ async def test_a_silent_server_times_out(tmp_path: Path) -> None:
     async with fake(tmp_path, Answer(hangs=True)) as server:
         with pytest.raises(ApiUnavailableError):
             await server.api.create(PATH, {})
+
+
+async def test_a_request_is_not_sent_if_no_connection_is_made_in_time(tmp_path: Path) -> None:
+    """A busy server accepts connections, and takes long to answer their TLS handshake."""
+    received = bytearray()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65_536):
+            received.extend(piece)
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps({
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True,
+        }}],
+    }))  # fmt: skip
+    settings = KubernetesSettings(kubeconfig=path, request_timeout_seconds=60.0)
+    async with server, open_api(settings, SystemClock()) as api:
+        began = time.monotonic()
+        with pytest.raises(ApiUnavailableError) as raised:
+            await api.request("POST", PATH, body={}, attempts=1, connect_seconds=0.2)
+        assert time.monotonic() - began < 30
+    assert received.startswith(b"\x16\x03")  # the begin of a handshake
+    assert raised.value.was_done is False
 
 
 @pytest.mark.parametrize(

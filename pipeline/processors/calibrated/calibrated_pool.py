@@ -26,6 +26,7 @@ from pipeline.processors.calibrated import (
 from pipeline.processors.calibrated.entity_rows import EntityRows
 from pipeline.processors.calibrated.fleet_experience import FLEET, SINGLE_NODE, FleetExperience
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
 from pipeline.processors.calibrated.pending_outcomes import NEVER
 from pipeline.processors.model.column_store import Column
 
@@ -68,7 +69,8 @@ class PoolPeaks:
 class CalibratedPool:
     """Learner and predictor of one pool of nodes and one resource.
 
-    `risks` are declared risks, ascending, above 0 and below 1. Raises ValueError if they are not.
+    `risks` are declared risks, ascending, within those of `limits`. Raises ValueError if they are
+    not.
     `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
     of `fleet_prior`. A pool of a `single_node` has no margins beside those of the node and the
     prior, no budget to spend elsewhere, and a smaller experience.
@@ -83,8 +85,9 @@ class CalibratedPool:
         single_node: bool = False,
     ) -> None:
         self.risks: Final = np.array(risks, np.float64)
-        if not len(risks) or (np.diff(self.risks) <= 0).any() or not 0 < risks[0] <= risks[-1] < 1:
-            raise ValueError("declared risks must ascend, above 0 and below 1")
+        is_allowed = (self.risks >= LOWEST_RISK) & (self.risks <= HIGHEST_RISK)
+        if not len(risks) or (np.diff(self.risks) <= 0).any() or not is_allowed.all():
+            raise ValueError(f"declared risks must ascend, from {LOWEST_RISK} to {HIGHEST_RISK}")
         self._horizon: Final = horizon
         self._prior: Final = fleet_prior.histograms() if prior is None else prior
         self._repayment: Final = risk_level.repayment_steps(

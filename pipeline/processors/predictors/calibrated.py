@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
 from pipeline.processors.calibrated.node_pools import STEP_SECONDS, NodePools, horizon_of
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.column_store import Column, object_column
@@ -47,7 +48,11 @@ class Calibrated:
         summary="peak of Prod that usage exceeds with the declared risk; else as `percentile`",
         options=(
             between(
-                "risk", 0.02, 0.001, 0.5, "share of peaks that usage may exceed within the horizon"
+                "risk",
+                0.02,
+                LOWEST_RISK,
+                HIGHEST_RISK,
+                "share of peaks that usage may exceed within the horizon",
             ),
         ),
         terms=(

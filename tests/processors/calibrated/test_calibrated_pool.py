@@ -205,7 +205,7 @@ def test_steps_must_ascend_and_pods_be_unique() -> None:
         pool.observe(6, PodUsage(two, two, np.ones(2), np.ones(2), np.ones(2)))
 
 
-@pytest.mark.parametrize("risks", [(), (0.0,), (0.1, 0.05), (0.5, 1.0)])
+@pytest.mark.parametrize("risks", [(), (0.0,), (0.0009,), (0.1, 0.05), (0.5, 0.51)])
 def test_risks_that_are_none_are_refused(risks: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="ascend"):
         CalibratedPool(HORIZON, risks)

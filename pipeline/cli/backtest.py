@@ -1,7 +1,8 @@
 """`springtide backtest`: judge predictors on past usage of traces, archives or the live log."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +27,23 @@ from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.html_report import detailed_variants, html_report
 from pipeline.processors.backtest.judge import Judgement, judge
+from pipeline.processors.backtest.origin_priors import (
+    OriginPriors,
+    check_origins,
+    margins_of,
+    priors_of_others,
+)
 from pipeline.processors.backtest.peers import PEERS
-from pipeline.processors.backtest.replay import calibrated
+from pipeline.processors.backtest.replay import Variant, calibrated
 from pipeline.processors.backtest.suites import (
     Selection,
     Suite,
     check_suites,
+    origin_of,
     selected_suites,
 )
 from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
 from pipeline.settings import Settings
 
 _HOUR: Final = 3600
@@ -59,10 +68,20 @@ _HOUR: Final = 3600
 @click.option(
     "--risk",
     "risks",
-    type=FiniteRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(LOWEST_RISK, HIGHEST_RISK),
     multiple=True,
     help="Judge the calibrated predictor with this declared risk, such as 0.02, too; may be "
     "repeated.",
+)
+@click.option(
+    "--prior",
+    "priors",
+    type=click.Choice(["package", "others"]),
+    multiple=True,
+    default=["package"],
+    show_default=True,
+    help="With --risk: start from the prior of the package, or from one that is learned on the "
+    "data sets of the input that have another origin than the suite; may be repeated.",
 )
 @click.option(
     "--moved-pods-known",
@@ -115,6 +134,7 @@ def command(
     variants_file: Path | None,
     peers: bool,
     risks: Sequence[float],
+    priors: Sequence[str],
     moved_pods_known: bool,
     suites_file: Path | None,
     names: Sequence[str],
@@ -142,6 +162,7 @@ def command(
       springtide backtest traces --peers --json results.json --html report.html
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
       springtide backtest traces --risk 0.01 --risk 0.02
+      springtide backtest traces --peers --risk 0.02 --prior package --prior others
       springtide backtest traces --variants variants.yaml --dataset april
       springtide backtest /var/lib/springtide/archive --since 30d
       springtide backtest --live --horizon 1h --burn-in 6h
@@ -152,15 +173,12 @@ def command(
         raise UsageError("two results name one file", hint="give each its own")
     if moved_pods_known and not risks:
         raise UsageError("--moved-pods-known is without --risk", hint="add --risk 0.02")
+    if "others" in priors and not risks:
+        raise UsageError("--prior others is without --risk", hint="add --risk 0.02")
     variants = settings_variants(settings)
     if variants_file is not None:
         variants = read_variants(variants_file, settings)
     variants += PEERS if peers else ()
-    distinct = sorted(set(risks))
-    variants += [calibrated(risk) for risk in distinct]
-    if moved_pods_known:
-        variants += [calibrated(risk, moved_pods_known=True) for risk in distinct]
-    check_variants(variants)
     given = None if suites_file is None else read_suites(suites_file)
     selection = Selection(
         scenarios=scenarios,
@@ -169,10 +187,18 @@ def command(
         burn_in_hours=None if burn_in is None else burn_in / _HOUR,
         stride_seconds=stride,
     )
+    chosen = inputs.chosen(names or [suite.dataset for suite in given or ()])
+    if risks:
+        learned = [
+            _priors_of_others(inputs, given or ()) if prior == "others" else None
+            for prior in dict.fromkeys(priors)
+        ]
+        variants += _calibrated_variants(risks, learned, moved_pods_known=moved_pods_known)
+    check_variants(variants)
     detailed = detailed_variants(variants) if html_file is not None else []
     judgements: list[Judgement] = []
     seen: list[Suite] = []
-    for name in inputs.chosen(names or [suite.dataset for suite in given or ()]):
+    for name in chosen:
         for trace in inputs.read(name):
             suites = _suites(trace, given, selection)
             seen += suites
@@ -188,6 +214,30 @@ def command(
         write_atomically(parquet_file, _parquet(report.machine_table(judgements)))
     if html_file is not None:
         write_atomically(html_file, html_report(judgements).encode())
+
+
+def _calibrated_variants(
+    risks: Sequence[float], priors: Iterable[OriginPriors | None], *, moved_pods_known: bool
+) -> list[Variant]:
+    """The calibrated predictor with each prior and declared risk; None is the package's prior."""
+    return [
+        calibrated(risk, moved_pods_known=known, others=prior)
+        for known, prior, risk in product(
+            [False, True] if moved_pods_known else [False], priors, sorted(set(risks))
+        )
+    ]
+
+
+def _priors_of_others(inputs: TraceInput, given: Sequence[Suite]) -> OriginPriors:
+    """Learn on all data sets of the input, whichever are judged."""
+    origins = {name: origin_of(name) for name in inputs.names}
+    origins |= {suite.dataset: suite.source for suite in given if suite.dataset in origins}
+    check_origins(origins.values())
+    margins = {
+        name: [margins_of(trace, trace_progress(trace, "prior")) for trace in inputs.read(name)]
+        for name in inputs.names
+    }
+    return priors_of_others(margins, origins)
 
 
 def _suites(trace: Trace, given: Sequence[Suite] | None, selection: Selection) -> list[Suite]:

@@ -277,9 +277,48 @@ def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     for name in ("calibrated 2%", "calibrated 10%", "calibrated 2%, moved pods known"):
         assert f"  {name} " in result.output
-    refused = backtest(folder, "--risk", "1.5")
-    assert refused.exit_code == 2
-    assert "0<x<1" in refused.output
+    for risk in ("1.5", "0.0009"):
+        refused = backtest(folder, "--risk", risk)
+        assert refused.exit_code == 2
+        assert "0.001<=x<=0.5" in refused.output
+
+
+def test_priors_of_other_origins(folder: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out.json", tmp_path / "out.parquet"
+    result = backtest(
+        folder, "--scenario", "std", "--risk", "0.02", "--prior", "package", "--prior", "others",
+        "--json", out, "--parquet", table,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    entries = {entry["variant"]: entry for entry in document["summary"]}
+    package, others = (
+        entries[name] for name in ("calibrated 2%", "calibrated 2%, prior of others")
+    )
+    assert (package["declared_risk"], others["declared_risk"]) == (0.02, 0.02)
+    assert package["settings_hash"] != others["settings_hash"]
+    for entry in (package, others):
+        assert f"  {entry['settings_hash']}  " in result.stdout
+    hashes = {
+        (row["variant"], row["origin"], row["settings_hash"], row["declared_risk"])
+        for row in pyarrow.parquet.read_table(table).to_pylist()
+        if row["declared_risk"] is not None
+    }
+    assert hashes == {
+        (entry["variant"], origin, entry["settings_hash"], 0.02)
+        for entry in (package, others)
+        for origin in ("april", "may")
+    }
+
+
+def test_priors_of_other_origins_need_others(folder: Path) -> None:
+    result = backtest(folder, "--prior", "others")
+    assert (result.exit_code, "--prior others is without --risk" in result.output) == (2, True)
+    for path in folder.glob("may.*"):
+        path.rename(path.with_name(f"april_{path.name}"))
+    result = backtest(folder, "--risk", "0.02", "--prior", "others")
+    assert (result.exit_code, "all data sets have the origin 'april'" in result.output) == (2, True)
+    assert "  fix: --prior others needs data sets of two origins" in result.output
 
 
 def test_csv_files_give_the_results_of_parquet_files(folder: Path, tmp_path: Path) -> None:

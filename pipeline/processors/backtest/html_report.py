@@ -16,12 +16,11 @@ from pipeline.processors.backtest.backtest_figures import (
     node_figure,
     violation_figure,
 )
-from pipeline.processors.backtest.calibrated_runs import CALIBRATED
-from pipeline.processors.backtest.judge import Judgement, Summary, summaries
+from pipeline.processors.backtest.judge import Judgement, Summary, settings_hash, summaries
 from pipeline.processors.backtest.node_details import Details, Violation
 from pipeline.processors.backtest.peers import PEERS
 from pipeline.processors.backtest.replay import Variant
-from pipeline.processors.backtest.report import percent
+from pipeline.processors.backtest.report import by_declared_text, percent
 from pipeline.processors.figures import page, svg
 from pipeline.processors.figures.scales import time_text
 
@@ -34,8 +33,8 @@ MOST_DETAILED: Final = 2
 _LABEL_PIXELS: Final = 130
 _PEERS: Final = frozenset(variant.name for variant in PEERS)
 _SUMMARY_HEAD: Final = (
-    "#", "Variant", "Worst suite", "Violations there", "Mean violations", "Worst p90 node",
-    "Severity", "Savings",
+    "#", "Variant", "Settings", "Worst suite", "Violations there", "Mean violations",
+    "Worst p90 node", "Severity", "Savings", "Measured by declared",
 )  # fmt: skip
 _SUITE_HEAD: Final = (
     "#", "Variant", "Violations", "p90 node", "Severity", "Savings", "Of a perfect prediction",
@@ -57,17 +56,10 @@ _KEY: Final = (
 def detailed_variants(variants: Sequence[Variant]) -> list[str]:
     """The names of the variants whose nodes are shown: calibrated ones first, peers if there is no
     other. The summary is about the first."""
-    order = sorted(variants, key=lambda v: (v.name in _PEERS, _declared_risk(v) is None))
+    order = sorted(variants, key=lambda v: (v.name in _PEERS, v.declared_risk is None))
     return [variant.name for variant in order if variant.name not in _PEERS or order[0] is variant][
         :MOST_DETAILED
     ]
-
-
-def _declared_risk(variant: Variant) -> float | None:
-    if variant.config.strategy.predictor != CALIBRATED:
-        return None
-    risk: float = variant.config.options[CALIBRATED]["risk"]
-    return risk
 
 
 def html_report(judgements: Sequence[Judgement]) -> str:
@@ -121,7 +113,7 @@ def _lead(judgements: Sequence[Judgement], overall: Sequence[Summary]) -> str:
     where = lead.worst_suite
     if len(suites) > 1:
         where = f"the worst of {len(suites)} suites, {where}"
-    risk = _declared_risk(lead.variant)
+    risk = lead.variant.declared_risk
     declared = "" if risk is None else f", with a declared risk of {100 * risk:g}%"
     oracle = math.fsum(fleet.oracle_savings for fleet in suites.values()) / len(suites)
     sentences = [
@@ -151,13 +143,13 @@ def _all_suites(overall: Sequence[Summary], labels: dict[str, str]) -> Iterator[
     yield page.figures([frontier_figure(title, points, math.nan)])
     rows = [
         (
-            labels[s.variant.name], s.variant.name, s.worst_suite, percent(s.violation),
-            percent(s.mean_violation), percent(s.violation_p90), percent(s.severity),
-            percent(s.savings),
+            labels[s.variant.name], s.variant.name, settings_hash(s.variant), s.worst_suite,
+            percent(s.violation), percent(s.mean_violation), percent(s.violation_p90),
+            percent(s.severity), percent(s.savings), by_declared_text(s),
         )
         for s in overall
     ]  # fmt: skip
-    yield page.table(_SUMMARY_HEAD, rows, texts=3, marked=[not p.is_peer for p in points])
+    yield page.table(_SUMMARY_HEAD, rows, texts=4, marked=[not p.is_peer for p in points])
 
 
 def _point(variant: Variant, labels: dict[str, str], violation: float, savings: float) -> Point:

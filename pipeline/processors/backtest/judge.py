@@ -21,8 +21,9 @@ from pipeline.processors.backtest.protocol import (
     score,
 )
 from pipeline.processors.backtest.replay import Run, Variant, replay
-from pipeline.processors.backtest.suites import Suite
+from pipeline.processors.backtest.suites import LONG_HOURS, Suite
 from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.calibrated.configuration import configuration_hash
 from pipeline.processors.model.model_config import RESOURCES
 
 HINDSIGHT_VIOLATIONS = (0.01, 0.03, 0.05)
@@ -33,8 +34,8 @@ HINDSIGHT_VIOLATIONS = (0.01, 0.03, 0.05)
 class Judgement:
     """How a variant did in a suite: per machine, the nodes of `nodes`, and over machines.
 
-    `hindsight` are the savings at each of `HINDSIGHT_VIOLATIONS`. `details` are there if they were
-    asked for.
+    `hindsight` are the savings at each of `HINDSIGHT_VIOLATIONS`, `trace_hours` the length of the
+    trace. `details` are there if they were asked for.
     """
 
     suite: Suite
@@ -43,6 +44,7 @@ class Judgement:
     machines: MachineScores
     fleet: FleetScores
     hindsight: tuple[float, ...]
+    trace_hours: float
     details: Details | None = None
 
 
@@ -51,7 +53,9 @@ class Summary:
     """A variant over all suites: one configuration has to do for all of them.
 
     `violation` is that of the worst suite, `savings` are averaged within origins and then over
-    these; severity and `violation_p90` are those of the worst suite.
+    these; severity and `violation_p90` are those of the worst suite. `by_declared` are the lowest
+    and the highest rate of a suite, by the declared risk, of those that are long enough to learn;
+    None without such a suite, or if no risk is declared.
     """
 
     variant: Variant
@@ -61,18 +65,22 @@ class Summary:
     violation_p90: float
     severity: float
     savings: float
+    by_declared: tuple[float, float] | None
 
 
 def settings_hash(variant: Variant) -> str:
-    """A hash of all that shapes the predictions of a variant."""
+    """A hash of all that shapes the predictions of a variant; where it declares a risk, with the
+    constants of the calibrated predictor and its prior."""
     config = variant.config
-    parts = (
+    parts: tuple[object, ...] = (
         config.strategy,
         config.options.get(config.strategy.predictor, {}),
         config.fingerprint(""),
         config.class_horizon_seconds,
         variant.counts,
     )
+    if variant.declared_risk is not None:
+        parts += (configuration_hash(),)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
@@ -121,24 +129,22 @@ def predict_suites(
     """
     for suite in suites:
         _check_length(trace, suite)
-    hours = sorted({suite.horizon_hours for suite in suites})
-    steps = {
-        horizon: np.unique(
-            np.concatenate([s.at(trace) for s in suites if s.horizon_hours == horizon])
-        )
-        for horizon in hours
-    }
+    alike: dict[tuple[float, str], list[IntArray]] = {}
+    for suite in suites:
+        alike.setdefault((suite.horizon_hours, suite.source), []).append(suite.at(trace))
+    steps = {key: np.unique(np.concatenate(at)) for key, at in sorted(alike.items())}
     runs = [
-        Run(_with_horizon(variant, horizon), steps[horizon])
-        for horizon in hours
+        Run(_with_horizon(variant, horizon), at, origin)
+        for (horizon, origin), at in steps.items()
         for variant in variants
     ]
     predicted = replay(trace, runs, progress)
     results = []
     for suite in suites:
-        first = hours.index(suite.horizon_hours) * len(variants)
+        key = suite.horizon_hours, suite.source
+        first = [*steps].index(key) * len(variants)
         own = predicted[first : first + len(variants)]
-        results.append(_of_suite(trace, suite, own, steps[suite.horizon_hours]))
+        results.append(_of_suite(trace, suite, own, steps[key]))
     return results
 
 
@@ -159,10 +165,9 @@ def _of_suite(
 
 
 def _check_length(trace: Trace, suite: Suite) -> None:
-    hours = trace.steps * trace.step_seconds / 3600
     if not len(suite.at(trace)):
         raise UsageError(
-            f"{suite.name}: {trace.dataset} has {hours:g} h, too few for a burn-in of "
+            f"{suite.name}: {trace.dataset} has {trace.hours:g} h, too few for a burn-in of "
             f"{suite.burn_in_hours:g} h and a horizon of {suite.horizon_hours:g} h",
             hint="shorten --burn-in or --horizon",
         )
@@ -204,6 +209,7 @@ def _scored(
                 hindsight=tuple(
                     hindsight_savings(predictions, *happened, rate) for rate in HINDSIGHT_VIOLATIONS
                 ),
+                trace_hours=trace.hours,
                 details=details(judged) if variant.name in detailed else None,
             )
         )
@@ -234,4 +240,11 @@ def _summary(own: Sequence[Judgement]) -> Summary:
         violation_p90=max(judgement.fleet.violation_p90 for judgement in own),
         severity=float(np.fmax.reduce([judgement.fleet.severity for judgement in own])),
         savings=float(np.mean([np.mean(savings) for savings in origins.values()])),
+        by_declared=_by_declared(own),
     )
+
+
+def _by_declared(own: Sequence[Judgement]) -> tuple[float, float] | None:
+    risk = own[0].variant.declared_risk
+    rates = [each.fleet.violation for each in own if each.trace_hours >= LONG_HOURS]
+    return None if risk is None or not rates else (min(rates) / risk, max(rates) / risk)

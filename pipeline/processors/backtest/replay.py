@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.backtest.calibrated_runs import CALIBRATED, CalibratedRun
+from pipeline.processors.backtest.origin_priors import OriginPriors
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_windows import windows
 from pipeline.processors.model.bank import Bank
@@ -28,7 +29,7 @@ from pipeline.processors.model.resource_pairs import (
     group_sums,
     kubernetes_units,
 )
-from pipeline.processors.predictors.registry import build
+from pipeline.processors.predictors.registry import PREDICTORS, build
 from pipeline.topics.nodes import Strategy
 
 Counts = Literal["prod", "koordinator", "pods", "limited", "node"]
@@ -44,27 +45,50 @@ Counts = Literal["prod", "koordinator", "pods", "limited", "node"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A predictor with the settings of a worker: `config.strategy.predictor` decides."""
+    """A predictor with the settings of a worker: `config.strategy.predictor` decides. `priors` are
+    those of calibrated pools by the origin of a suite, by default the one of the package."""
 
     name: str
     config: ModelConfig
     counts: Counts = "prod"
+    priors: Mapping[str, FloatArray] = field(default_factory=dict, compare=False)
+
+    @property
+    def declared_risk(self) -> float | None:
+        """The risk that the predictor declares, None if it declares none."""
+        return declared_risk(self.config, self.config.strategy.predictor)
 
 
-def calibrated(risk: float, *, moved_pods_known: bool = False) -> Variant:
+def calibrated(
+    risk: float,
+    *,
+    moved_pods_known: bool = False,
+    others: OriginPriors | None = None,
+) -> Variant:
     """All nodes as one calibrated pool with a declared risk. With `moved_pods_known`, a pod
-    continues the history of the pod of its series that ended on another node when it began."""
-    options = {"risk": risk, "moved_pods_known": moved_pods_known}
+    continues the history of the pod of its series that ended on another node when it began. With
+    `others`, the prior of a suite is that of the other origins."""
+    options = {
+        "risk": risk,
+        "moved_pods_known": moved_pods_known,
+        "prior": "" if others is None else others.hash,
+    }
     config = ModelConfig(options={CALIBRATED: options}, strategy=Strategy(predictor=CALIBRATED))
     known = ", moved pods known" if moved_pods_known else ""
-    return Variant(name=f"calibrated {100 * risk:g}%{known}", config=config)
+    prior = "" if others is None else ", prior of others"
+    return Variant(
+        name=f"calibrated {100 * risk:g}%{known}{prior}",
+        config=config,
+        priors={} if others is None else others.by_origin,
+    )
 
 
 class Run(NamedTuple):
-    """A variant, and the steps (q,), ascending, at which it predicts."""
+    """A variant, the steps (q,), ascending, at which it predicts, and the origin of the trace."""
 
     variant: Variant
     at: IntArray
+    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -117,24 +141,41 @@ def _is_calibrated(variant: Variant) -> bool:
     return variant.config.strategy.predictor == CALIBRATED
 
 
+def declared_risk(config: ModelConfig, predictor: str) -> float | None:
+    """The risk that a predictor declares with these settings; None if it declares none."""
+    options = config.options.get(predictor, {})
+    if predictor == CALIBRATED:
+        return float(options["risk"])
+    defaults = {
+        option.name: option.default for option in PREDICTORS.get(predictor).declaration.options
+    }
+    if "risk" not in defaults:
+        return None
+    return float(options.get("risk", defaults["risk"]))
+
+
 def _calibrated_runs(
     trace: Trace, runs: Sequence[Run]
 ) -> list[tuple[CalibratedRun, tuple[int, ...]]]:
     """Runs of the calibrated predictor, by ascending risk, and their positions; those that learn
     alike together."""
-    alike: dict[tuple[float, bool, bytes], dict[float, int]] = {}
+    alike: dict[tuple[float, bool, str, str, bytes], dict[float, int]] = {}
     for number, run in enumerate(runs):
         if _is_calibrated(run.variant):
-            options = run.variant.config.options[CALIBRATED]
+            config, options = run.variant.config, run.variant.config.options[CALIBRATED]
             key = (
-                run.variant.config.horizon_seconds, options["moved_pods_known"], run.at.tobytes()
+                config.horizon_seconds, options["moved_pods_known"], options["prior"], run.origin,
+                run.at.tobytes(),
             )  # fmt: skip
             alike.setdefault(key, {})[options["risk"]] = number
     result = []
-    for (horizon_seconds, known, at), numbers in alike.items():
+    for (horizon_seconds, known, _, origin, at), numbers in alike.items():
         risks = sorted(numbers)
         steps = np.frombuffer(at, np.int64)
-        pools = CalibratedRun(trace, horizon_seconds, risks, steps, moved_pods_known=known)
+        prior = runs[numbers[risks[0]]].variant.priors.get(origin)
+        pools = CalibratedRun(
+            trace, horizon_seconds, risks, steps, moved_pods_known=known, prior=prior
+        )
         result.append((pools, tuple(numbers[risk] for risk in risks)))
     return result
 
@@ -143,7 +184,7 @@ def _groups(runs: Sequence[Run]) -> list[_Group]:
     """Runs that learn alike, together, unless two predictors with options of their own declare
     columns of one name."""
     groups: list[_Group] = []
-    for number, (variant, _) in enumerate(runs):
+    for number, (variant, _, _) in enumerate(runs):
         if _is_calibrated(variant):
             continue
         name = variant.config.strategy.predictor

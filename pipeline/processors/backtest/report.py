@@ -41,6 +41,7 @@ def document(judgements: Sequence[Judgement]) -> dict[str, Any]:
                 "horizon_hours": suite.horizon_hours,
                 "burn_in_hours": suite.burn_in_hours,
                 "stride_steps": suite.stride_steps,
+                "trace_hours": round(judgement.trace_hours, 6),
                 "machines": fleet.machines,
                 "points": fleet.points,
                 "oracle_savings": _number(fleet.oracle_savings),
@@ -69,13 +70,16 @@ def _names(judgement: Judgement) -> dict[str, Any]:
         "variant": variant.name,
         "predictor": variant.config.strategy.predictor,
         "counts": variant.counts,
+        "declared_risk": variant.declared_risk,
         "settings_hash": settings_hash(variant),
     }
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
+    by_declared = summary.by_declared
     return {
         "variant": summary.variant.name,
+        "declared_risk": summary.variant.declared_risk,
         "settings_hash": settings_hash(summary.variant),
         "worst_suite": summary.worst_suite,
         "violation": _number(summary.violation),
@@ -83,6 +87,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "violation_p90": _number(summary.violation_p90),
         "severity": _number(summary.severity),
         "savings": _number(summary.savings),
+        "measured_by_declared": by_declared and [_number(share) for share in by_declared],
     }
 
 
@@ -92,30 +97,36 @@ def _number(value: float) -> float | None:
 
 def machine_table(judgements: Sequence[Judgement]) -> pa.Table:
     """A row per suite, variant and machine, with the fields of `MachineScores`; unknown is null."""
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("suite", "dataset", "scenario", "resource", "variant", "node")
-    }
-    scores: dict[str, list[float]] = {name: [] for name in _SCORES}
+    columns: dict[str, list[str]] = {}
+    scores: dict[str, list[float | None]] = {name: [] for name in ("declared_risk", *_SCORES)}
     for judgement in judgements:
         suite, count = judgement.suite, len(judgement.nodes)
-        for name in ("dataset", "scenario", "resource"):
-            columns[name] += [getattr(suite, name)] * count
-        columns["suite"] += [suite.name] * count
-        columns["variant"] += [judgement.variant.name] * count
-        columns["node"] += judgement.nodes
-        for name, values in scores.items():
-            values += getattr(judgement.machines, name).tolist()
+        texts = {
+            "suite": suite.name,
+            "dataset": suite.dataset,
+            "origin": suite.source,
+            "scenario": suite.scenario,
+            "resource": suite.resource,
+            "variant": judgement.variant.name,
+            "settings_hash": settings_hash(judgement.variant),
+        }
+        for name, text in texts.items():
+            columns.setdefault(name, []).extend([text] * count)
+        columns.setdefault("node", []).extend(judgement.nodes)
+        scores["declared_risk"] += [judgement.variant.declared_risk] * count
+        for name in _SCORES:
+            scores[name] += getattr(judgement.machines, name).tolist()
     arrays = {
         name: pa.array(values, pa.int64() if name == "points" else pa.float64(), from_pandas=True)
         for name, values in scores.items()
     }
-    texts = {
+    names = {
         name: pa.array(values, pa.string()).dictionary_encode() for name, values in columns.items()
     }
-    return pa.table(texts | arrays)
+    return pa.table(names | arrays)
 
 
-_TEXTS: Final = ("variant", "worst suite")
+_TEXTS: Final = ("variant", "settings", "worst suite")
 _HEAD: Final = ("violation", "p90 node", "severity", "savings", "of oracle", "unknown")
 
 
@@ -148,16 +159,34 @@ def text(judgements: Sequence[Judgement]) -> Iterator[str]:
         yield ""
     if len(suites) > 1:
         yield "all suites"
-        head = ("variant", "worst", "mean", "p90 node", "severity", "savings", "worst suite")
-        yield from _aligned(head, [_summary_row(summary) for summary in summaries(judgements)])
+        yield from _all_suites(summaries(judgements))
 
 
-def _summary_row(summary: Summary) -> tuple[str, ...]:
-    shares = (
-        summary.violation, summary.mean_violation, summary.violation_p90, summary.severity,
-        summary.savings,
-    )  # fmt: skip
-    return (summary.variant.name, *map(percent, shares), summary.worst_suite)
+def _all_suites(overall: Sequence[Summary]) -> Iterator[str]:
+    """A row per variant; measured by declared risks only if any is declared."""
+    declares = any(summary.variant.declared_risk is not None for summary in overall)
+    head = [
+        "variant", "worst", "mean", "p90 node", "severity", "savings",
+        *(["measured/declared"] if declares else []), "settings", "worst suite",
+    ]  # fmt: skip
+    rows = [
+        [
+            summary.variant.name, percent(summary.violation), percent(summary.mean_violation),
+            percent(summary.violation_p90), percent(summary.severity), percent(summary.savings),
+            *([by_declared_text(summary)] if declares else []), settings_hash(summary.variant),
+            summary.worst_suite,
+        ]
+        for summary in overall
+    ]  # fmt: skip
+    yield from _aligned(head, rows)
+
+
+def by_declared_text(summary: Summary) -> str:
+    """The lowest and the highest measured rate by the declared risk; `-` is unknown."""
+    if summary.by_declared is None:
+        return "-"
+    lowest, highest = summary.by_declared
+    return f"{lowest:.2f} to {highest:.2f}"
 
 
 def percent(share: float) -> str:

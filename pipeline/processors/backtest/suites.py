@@ -18,6 +18,8 @@ BurnIn = Annotated[float, Meta(ge=0, le=8784)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 _HOUR: Final = 3600
 _DAY: Final = 24
+LONG_HOURS: Final = 21 * _DAY
+"""A trace of three weeks is long enough to learn for a week, and to hold rates against risks."""
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,8 +40,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def source(self) -> str:
-        """The origin, by default the part of the data set's name before the first underscore."""
-        return self.origin or self.dataset.partition("_")[0]
+        """The origin, by default that of the data set."""
+        return self.origin or origin_of(self.dataset)
 
     def horizon_steps(self, trace: Trace) -> int:
         """Steps of the horizon, at least one."""
@@ -49,6 +51,11 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The steps of scored predictions."""
         burn_in = round(self.burn_in_hours * _HOUR / trace.step_seconds)
         return scored_steps(trace.steps, self.horizon_steps(trace), burn_in, self.stride_steps)
+
+
+def origin_of(dataset: str) -> str:
+    """The part of the name of a data set before the first underscore."""
+    return dataset.partition("_")[0]
 
 
 def _suite(name: str, dataset: str, scenario: str, resource: str, *numbers: int) -> Suite:
@@ -94,16 +101,15 @@ def _numbers(trace: Trace) -> tuple[Sequence[float], float, int]:
 
     A day ahead after a week of learning, where three weeks are there; less of all where not.
     """
-    hours = trace.steps * trace.step_seconds / _HOUR
     per_hour = _HOUR / trace.step_seconds
     hourly, half_hourly, quarter_hourly = (max(round(per_hour / n), 1) for n in (1, 2, 4))
-    if hours >= 21 * _DAY:
+    if trace.hours >= LONG_HOURS:
         return (24.0, 3.0), 168.0, hourly
-    if hours > 5 * _DAY:
+    if trace.hours > 5 * _DAY:
         return (24.0,), 72.0, half_hourly
-    if hours >= 2 * _DAY:
+    if trace.hours >= 2 * _DAY:
         return (6.0,), 24.0, quarter_hourly
-    return (hours / 8,), hours / 4, quarter_hourly
+    return (trace.hours / 8,), trace.hours / 4, quarter_hourly
 
 
 def named(

@@ -59,6 +59,11 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     @property
+    def hours(self) -> float:
+        """The length in hours."""
+        return self.steps * self.step_seconds / 3600
+
+    @property
     def node_starts(self) -> IntArray:
         """The first stay of each node, and the number of stays, (k + 1,)."""
         return np.searchsorted(self.node_index, np.arange(len(self.nodes) + 1))

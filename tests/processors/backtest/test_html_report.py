@@ -12,7 +12,7 @@ from benchmarks.backtest import made_trace
 from pipeline.processors.backtest import html_report as reports
 from pipeline.processors.backtest.backtest_figures import UNITS
 from pipeline.processors.backtest.html_report import detailed_variants, explanation, html_report
-from pipeline.processors.backtest.judge import Judgement, judge
+from pipeline.processors.backtest.judge import Judgement, judge, settings_hash
 from pipeline.processors.backtest.node_details import (
     BurstPod,
     Details,
@@ -47,7 +47,7 @@ def judgement(
     fleet = replace(over_machines(machines), violation=violation, savings=savings, **changes)
     return Judgement(
         suite=Suite(name=suite, dataset="april"), variant=variant, nodes=("n",), machines=machines,
-        fleet=fleet, hindsight=(0.0, 0.0, 0.0),
+        fleet=fleet, hindsight=(0.0, 0.0, 0.0), trace_hours=24.0,
     )  # fmt: skip
 
 
@@ -75,6 +75,17 @@ def test_the_summary_of_several_suites_names_the_worst() -> None:
     assert text.startswith("In the worst of 2 suites, may-cpu, as now predicted too little 5.0%")
     assert "On average it left 25.0%" in text
     assert "other systems" not in text
+
+
+def test_all_suites_have_the_settings_and_the_measured_risk_by_the_declared_one() -> None:
+    variant = calibrated(0.02)
+    judgements = [
+        replace(judgement(variant, rate, 0.2, suite=suite), trace_hours=hours)
+        for suite, rate, hours in (("a", 0.01, 504.0), ("b", 0.03, 720.0), ("c", 0.1, 24.0))
+    ]
+    text = html_report(judgements)
+    assert f"<td>{settings_hash(variant)}</td>" in text
+    assert '<td class="amount">0.50 to 1.50</td>' in text
 
 
 def test_peers_that_all_miss_more_and_nothing_scored() -> None:
@@ -157,7 +168,7 @@ def random_judgements(trace: Trace, suite: Suite, names: int) -> list[Judgement]
             Judgement(
                 suite=suite, variant=replace(OWN, name=f"variant {number}"), nodes=trace.nodes,
                 machines=machines, fleet=over_machines(machines), hindsight=(0.0, 0.0, 0.0),
-                details=details(judged),
+                trace_hours=trace.hours, details=details(judged),
             )
         )  # fmt: skip
     return results

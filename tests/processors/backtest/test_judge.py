@@ -18,7 +18,7 @@ from pipeline.processors.backtest.judge import (
 )
 from pipeline.processors.backtest.peers import PEERS
 from pipeline.processors.backtest.protocol import over_machines, score
-from pipeline.processors.backtest.replay import Variant
+from pipeline.processors.backtest.replay import Variant, calibrated
 from pipeline.processors.backtest.suites import PUBLIC, Suite
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.sources.trace_folders import read_dataset
@@ -57,12 +57,16 @@ def test_oracle_and_points_are_the_published_ones(judgements: dict[str, Judgemen
     assert fleet.oracle_savings == pytest.approx(info["oracle"], abs=5e-5)
 
 
-def judgement(suite: Suite, variant: Variant, predictions: list[list[float]]) -> Judgement:
+def judgement(
+    suite: Suite, variant: Variant, predictions: list[list[float]], *, hours: float = 24.0
+) -> Judgement:
     """Requests are 10 and the oracle is 8 at every step."""
     values = np.array(predictions)
     machines = score(values, np.full(values.shape, 10.0), np.full(values.shape, 8.0), 1.0)
     nodes = tuple(f"node-{i}" for i in range(len(values)))
-    return Judgement(suite, variant, nodes, machines, over_machines(machines), (0.1, 0.2, np.nan))
+    return Judgement(
+        suite, variant, nodes, machines, over_machines(machines), (0.1, 0.2, np.nan), hours
+    )
 
 
 def variant_of(name: str) -> Variant:
@@ -95,7 +99,7 @@ def test_suite_without_points_does_not_count() -> None:
     variant = variant_of("v")
     zeros = np.zeros((1, 2))
     empty = score(zeros, zeros, zeros, 1.0)
-    nothing = Judgement(SUITE, variant, ("n",), empty, over_machines(empty), (np.nan,) * 3)
+    nothing = Judgement(SUITE, variant, ("n",), empty, over_machines(empty), (np.nan,) * 3, 24.0)
     assert summaries([nothing]) == []
     (summary,) = summaries([nothing, judgement(replace_suite("a", "x"), variant, [[9.0]])])
     assert summary.worst_suite == "a"
@@ -131,8 +135,9 @@ def test_table_has_a_row_per_machine() -> None:
     ).to_pylist()
     assert [row["node"] for row in table] == ["node-0", "node-1"]
     assert table[0] | {"suite": ""} == {
-        "suite": "", "dataset": "google_jobs", "scenario": "std", "resource": "cpu",
-        "variant": "v", "node": "node-0", "points": 2, "violation": 0.5, "severity": 0.25,
+        "suite": "", "dataset": "google_jobs", "origin": "google", "scenario": "std",
+        "resource": "cpu", "variant": "v", "settings_hash": settings_hash(variant_of("v")),
+        "node": "node-0", "declared_risk": None, "points": 2, "violation": 0.5, "severity": 0.25,
         "savings": 0.25, "oracle_savings": pytest.approx(0.2), "unknown": 0.0,
     }  # fmt: skip
     assert (table[1]["severity"], table[1]["unknown"]) == (None, 0.5)
@@ -156,7 +161,38 @@ def test_text_has_a_table_per_suite_and_a_summary() -> None:
         "  a longer name      50.0%     50.0%     25.0%    25.0%     125.0%     0.0%",
         "",
         "all suites",
-        "  variant        worst   mean  p90 node  severity  savings  worst suite",
-        "  short          50.0%  50.0%     50.0%     25.0%    25.0%  first",
-        "  a longer name  50.0%  50.0%     50.0%     25.0%    25.0%  first",
+        "  variant        worst   mean  p90 node  severity  savings  settings      worst suite",
+        "  short          50.0%  50.0%     50.0%     25.0%    25.0%  "
+        f"{settings_hash(variant_of('short'))}  first",
+        "  a longer name  50.0%  50.0%     50.0%     25.0%    25.0%  "
+        f"{settings_hash(variant_of('a longer name'))}  first",
     ]
+
+
+def test_rates_of_long_traces_are_held_against_the_declared_risk() -> None:
+    variant = calibrated(0.2)
+    predictions = {"short": [[6.0, 6.0]], "half": [[6.0, 9.0]], "none": [[9.0, 9.0]]}
+    judged = [
+        judgement(replace_suite(name, "x"), variant, values, hours=24 if name == "short" else 504)
+        for name, values in predictions.items()
+    ]
+    (summary,) = summaries(judged)
+    assert summary.by_declared == pytest.approx((0.0, 2.5))
+    assert summary.violation == 1.0
+    (entry,) = report.document(judged)["summary"]
+    assert (entry["declared_risk"], entry["measured_by_declared"]) == (0.2, [0.0, 2.5])
+    (row,) = list(report.text(judged))[-1:]
+    assert row.split()[-5:] == ["0.00", "to", "2.50", settings_hash(variant), "short"]
+    (only_short,) = summaries(judged[:1])
+    assert only_short.by_declared is None
+    (of_peer,) = summaries([judgement(SUITE, PEERS[0], [[9.0]], hours=504)])
+    assert of_peer.by_declared is None
+
+
+def test_a_worker_declares_a_risk_too() -> None:
+    strategy = Strategy(predictor="calibrated")
+    usual = Variant(name="a", config=ModelConfig(strategy=strategy))
+    options = {"calibrated": {"risk": 0.05}}
+    other = Variant(name="b", config=ModelConfig(strategy=strategy, options=options))
+    assert (usual.declared_risk, other.declared_risk) == (0.02, 0.05)
+    assert variant_of("v").declared_risk is None

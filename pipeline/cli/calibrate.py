@@ -97,20 +97,21 @@ def command(
 
     FOLDER has traces or is an archive, as for `springtide backtest`; --live reads the log of a
     running cluster.
-    The command tries margins, quantiles, deviations and half-lives of the predictors of
-    model.predictors, by the protocol of `springtide backtest`, with the horizon of the settings.
-    The earlier half of the history chooses, the later half judges. docs/how-to/choose-settings.md
-    describes the result.
+    The command tries margins, quantiles, deviations, half-lives and declared risks of the
+    predictors of model.predictors, by the protocol of `springtide backtest`, with the horizon of
+    the settings. The earlier half of the history chooses, the later half judges.
+    docs/how-to/choose-settings.md describes the result.
 
     \b
     Examples:
       springtide calibrate traces --violation 0.02
       springtide calibrate traces --violation 0.05 --predictors '[percentile, nsigma-v2]'
+      springtide calibrate traces --violation 0.02 --predictors '[percentile, calibrated]'
       springtide calibrate traces --violation 0.02 -o yaml
       springtide calibrate /var/lib/springtide/archive --violation 0.02 --since 60d
     """  # fmt: skip
     inputs.require_new([json_file], overwrite=overwrite)
-    tried = tried_settings(settings)
+    tried = tried_settings(settings, target)
     variants = setting_variants(tried, settings)
     selection = Selection(
         scenarios=scenarios,
@@ -141,8 +142,9 @@ def command(
         raise click.exceptions.Exit(_TOO_SHORT)
 
 
-def tried_settings(settings: Settings) -> list[Setting]:
-    """The settings to try, the present one first: of each predictor that runs and may decide."""
+def tried_settings(settings: Settings, target: float) -> list[Setting]:
+    """The settings to try for a rate of violations, the present one first: of each predictor that
+    runs and may decide."""
     config = model_config(settings)
     predictors = build(settings.model.predictors, config.options)
     present = settings.model.predictor
@@ -151,7 +153,7 @@ def tried_settings(settings: Settings) -> list[Setting]:
         setting
         for name in names
         if may_decide(predictors[name])
-        for setting in grid(present_setting(config, name))
+        for setting in grid(present_setting(config, name), target)
     ]
 
 

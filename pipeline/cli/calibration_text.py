@@ -102,7 +102,9 @@ def reason(result: Calibration) -> str:
 
 
 def setting_text(setting: Setting, resource: str) -> str:
-    """A setting in words, for one resource."""
+    """A setting in words, for one resource. A declared risk stands in place of a margin."""
+    if setting.risk is not None:
+        return f"{setting.predictor}, risk {100 * setting.risk:g}%"
     r = RESOURCES.index(resource)
     parts = [setting.predictor]
     if setting.quantiles is not None:

@@ -106,6 +106,21 @@ def test_settings_to_paste_predict_as_was_judged(
         assert scores.savings == pytest.approx(own["judged_on"]["savings"], abs=1e-6)
 
 
+def test_declared_risk_to_paste(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ("--predictors", "[calibrated]", "--predictor", "calibrated", "--json", out)
+    result = calibrate(folder, "--violation", "0.2", *options)
+    (item,) = json.loads(out.read_text())["items"]
+    assert (result.exit_code, item["outcome"]) == (0, "reached"), result.output
+    model = item["settings"]["model"]
+    assert model["predictor"] == "calibrated"
+    # No risk that is tried is missed on these waves: the highest saves most.
+    assert model["predictor_options"] == {"calibrated": {"risk": 0.3}}
+    for each in item["resources"]:
+        assert each["setting"] == "calibrated, risk 30%"
+        assert each["judged_on"]["savings"] > each["present"]["savings"]
+
+
 def test_policy_to_paste_is_in_force(found: tuple[Result, dict[str, Any]]) -> None:
     _, item = found
     data = {key: json.dumps(value) for key, value in item["policy"].items()}

@@ -171,11 +171,11 @@ def _setting(results: Sequence[ResourceResult], settings: Sequence[Setting]) -> 
     """One setting for all resources; one without a result keeps its present values."""
     chosen = results[0].setting
     present = next(each for each in settings if each.predictor == chosen.predictor)
-    _, margin, multiplier = chosen.shared
     other = replace(
         present,
-        safety_margin_percent=margin,
-        nsigma_multiplier=multiplier,
+        safety_margin_percent=chosen.safety_margin_percent,
+        nsigma_multiplier=chosen.nsigma_multiplier,
+        risk=chosen.risk,
     )
     by_resource: Mapping[str, Setting] = {each.suite.resource: each.setting for each in results}
     cpu, memory = (by_resource.get(name, other) for name in RESOURCES)

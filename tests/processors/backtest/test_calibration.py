@@ -1,6 +1,7 @@
 """The choice of a setting: which, judged by what, and when there is none."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -8,10 +9,13 @@ import pytest
 
 from pipeline.processors.backtest.calibration import Calibration, calibrate, is_scorable
 from pipeline.processors.backtest.judge import SuitePredictions
-from pipeline.processors.backtest.setting_grid import Setting
+from pipeline.processors.backtest.setting_grid import Setting, grid, present_setting
 from pipeline.processors.backtest.suites import Suite
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_tables import read_traces
+from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
+from pipeline.processors.model.model_config import ModelConfig
+from pipeline.topics.nodes import Strategy
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
     SERIES,
@@ -136,6 +140,42 @@ def test_resource_without_a_result_keeps_its_present_values() -> None:
     result = calibrate(trace, [given], [*peaks], 0.1)
     assert result.setting is not None
     assert result.setting.quantiles == (0.9, 0.95)
+
+
+def calibrated(risk: float) -> Setting:
+    options = {"calibrated": {"risk": risk}}
+    strategy = Strategy(predictor="calibrated")
+    return present_setting(ModelConfig(options=options, strategy=strategy), "calibrated")
+
+
+def test_of_a_declared_risk_shares_of_the_searched_rate_are_tried() -> None:
+    present = calibrated(0.05)
+    risks = [setting.risk for setting in grid(present, 0.04)]
+    assert risks == [0.05, 0.01, 0.02, 0.03, 0.04, 0.06]
+    assert all(replace(setting, risk=0.05) == present for setting in grid(present, 0.04))
+    # The present one is tried once, and none beyond what may be declared.
+    assert [setting.risk for setting in grid(present, 0.05)].count(0.05) == 1
+    assert [setting.risk for setting in grid(present, 0.0001)] == [0.05, LOWEST_RISK]
+    assert max(setting.risk or 0.0 for setting in grid(present, 0.5)) == HIGHEST_RISK
+
+
+def test_a_risk_without_one_declared_is_none() -> None:
+    present = present_setting(ModelConfig(), "percentile")
+    assert {setting.risk for setting in grid(present, 0.02)} == {None}
+    assert present.options.keys() == {"cpu", "memory"}
+    assert calibrated(0.05).options == {"risk": 0.05}
+
+
+def test_resources_share_the_declared_risk() -> None:
+    trace = trace_of()
+    bold, careful = calibrated(0.1), calibrated(0.01)
+    halves = [
+        predicted(trace, {bold: 6.0, careful: 7.0}, suite_of("cpu"), (0.0, 0.0)),
+        predicted(trace, {bold: 6.0, careful: 9.0}, suite_of("memory"), (0.5, 0.5)),
+    ]
+    result = calibrate(trace, halves, [bold, careful], 0.05)
+    assert result.setting == careful
+    assert [each.alone for each in result.results] == [bold, careful]
 
 
 def test_points_of_unknown_outcome_do_not_count() -> None:

@@ -179,7 +179,7 @@ def checkpoint_cost(bank: Bank, usage: Usage) -> Checkpoints:
 
 def fill_rings(bank: Bank, usage: Usage) -> None:
     """A day of five-minute slots for all rows at once: 288 windows of everything take longer."""
-    store = bank.learner.models.store
+    store = bank.store.models.store
     newest = store["recent_slot"]
     rows = np.flatnonzero(newest >= 0)
     some = [np.resize(usage.window(2 + number), (len(rows), 2)) for number in range(8)]
@@ -336,7 +336,7 @@ def report(pods: int, windows: int) -> None:
     in_python = python_cost(usage.of_first(few[1]), windows)
     in_c = c_cost(usage.of_first(few[0]), windows)
     ours = bank_cost(bank, usage, windows)
-    columns = bank.learner.nbytes / pods / KIB
+    columns = bank.store.nbytes / pods / KIB
     saved = checkpoint_cost(bank, usage)
     print(
         f"\n{f'{pods:,} pods':28}{'update':>10}{'peaks':>10}{'both':>10}{'ratio':>8}{'memory':>12}"

@@ -100,7 +100,7 @@ async def test_a_worker_with_kept_models_loads_the_import() -> None:
     await importing(broker, "node")
     await first.load(first.shard)
     assert samples(first, "a") == 4 + 2 + 1000
-    assert len(first.recovery.bank.learner.models) == len(first.model.bank.learner.models)
+    assert len(first.recovery.bank.store.models) == len(first.model.bank.store.models)
     bank = first.model.bank
     first.model.ownership.owned = False
     await first.load(first.shard)
@@ -303,4 +303,4 @@ async def test_a_load_that_fails_after_an_import_leaves_no_rows() -> None:
     owner.output.refuses = lambda topic: topic == "t.node-state"
     with pytest.raises(ConnectionError):
         await owner.load(owner.shard)
-    assert len(owner.recovery.bank.learner.models) == 0
+    assert len(owner.recovery.bank.store.models) == 0

@@ -121,7 +121,7 @@ async def test_next_load_reuses_shards_loaded_before_a_revocation(
     await holder.assigned({2})
     (shard,) = holder.shards.values()
     assert shard.ownership.partition == 2
-    assert len(holder.recovery.bank.learner.models) == len(shard.model.bank.learner.models)
+    assert len(holder.recovery.bank.store.models) == len(shard.model.bank.store.models)
     assert len(shard.model.bank.nodes) == 1
 
 

@@ -604,16 +604,16 @@ async def test_a_cancelled_load_leaves_no_rows() -> None:
     owner.output.refuses = lambda topic: topic == "t.node-state"
     with pytest.raises(ConnectionError):
         await owner.load()
-    assert len(owner.recovery.bank.learner.models) == 0
+    assert len(owner.recovery.bank.store.models) == 0
     owner.output.refuses = lambda topic: False
     await owner.load()
-    assert len(owner.recovery.bank.learner.models) == len(owner.model.bank.learner.models) > 0
+    assert len(owner.recovery.bank.store.models) == len(owner.model.bank.store.models) > 0
     assert owner.recovery.bank.nodes == ()
     owner.model.ownership.owned = False
     owner.output.refuses = lambda topic: topic == "t.checkpoints"
     with pytest.raises(ConnectionError):
         await owner.load(owner.shard)
-    assert len(owner.recovery.bank.learner.models) == 0
+    assert len(owner.recovery.bank.store.models) == 0
 
 
 async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() -> None:

@@ -104,7 +104,7 @@ def test_learned_values_agree_with_fifty_digits(
         bank.apply([window(end, [Pod("a", (cpu, memory))], usage=(cpu, memory))])
         fed.append((end, (cpu, memory)))
     (peaks,) = bank.peaks(["node-a"])
-    models, node = bank.learner.models, bank.node_models["node-a"]
+    models, node = bank.store.models, bank.node_models["node-a"]
     at = np.array([node.entity_rows[0], *node.pod_rows])
     for r, layout in enumerate((CPU_LAYOUT, MEMORY_LAYOUT)):
         half_life_ms = bank.config.profile.half_life_ms[r]

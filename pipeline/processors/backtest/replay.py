@@ -240,8 +240,8 @@ def _predict(
     peaks = predict_peaks(
         names,
         nodes,
-        bank.learner.models,
-        bank.learner.slots,
+        bank.store.models,
+        bank.store.slots,
         {predictor: bank.learner.predictors[predictor]},
         np.array(horizons),
         predictor,

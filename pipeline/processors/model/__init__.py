@@ -12,7 +12,8 @@ From a window to a published peak:
 5. `publish_policy` selects the peaks to publish, `result_records` encodes them.
 
 A `bank` has the nodes of one partition; banks of several partitions share one learner, so that a
-call spans them. `saved_models` saves and restores the models of a node, `state_codec` encodes them.
+call spans them. The columns are in one `node_store`, which gives rows to nodes, and saves and
+restores the models of a node (`saved_models`, encoded by `state_codec`).
 A row is the number of an entity in `entity_models`, a slot that of a node in the columns per node.
 Arrays (.., 2) are cpu and memory, NaN is unknown.
 """

@@ -5,9 +5,9 @@ event time. The bits of a node's models and peaks depend on its own windows alon
 nodes or on how windows were batched, and survive `restore(encode_state(..))`.
 
 A batch is applied in rounds in which no node occurs twice. In a round all work per pod is an array
-operation over all nodes (`learner.py`); only the bookkeeping per window, in this module, is a
-Python loop. Banks of several partitions may share their columns, so that one batch spans them: a
-call for a few nodes takes little longer than one for a single node.
+operation over all nodes (`learner.py`, in the columns of `node_store.py`); only the bookkeeping
+per window, in this module, is a Python loop. Banks of several partitions may share their columns,
+so that one batch spans them: a call for a few nodes takes little longer than one for a single node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.corroboration import COMPARISONS, second_source
 from pipeline.processors.model.learner import Learner
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.model.node_models import NodeModels
+from pipeline.processors.model.node_models import NodeModels, node_slots
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.pending_peaks import EndedPeak
 from pipeline.processors.model.predictor import Predictor
@@ -72,9 +72,10 @@ class Bank:
     ) -> None:
         self.config = config or ModelConfig()
         self.learner = Learner(self.config, predictors)
+        self.store = self.learner.store
         self.node_models: dict[str, NodeModels] = {}
         self._strategy = self.config.strategy
-        self.fingerprint = self.learner.fingerprint
+        self.fingerprint = self.store.fingerprint
 
     def sibling(self) -> Bank:
         """An empty bank that shares the columns of this one. `clear` a bank before dropping it, or
@@ -96,7 +97,7 @@ class Bank:
     @property
     def workloads(self) -> WorkloadModels:
         """The models of workloads of all banks that share columns with this one."""
-        return self.learner.workloads
+        return self.store.workloads
 
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""
@@ -121,7 +122,7 @@ class Bank:
     def open_alerts(self, rule: int, level: int) -> int:
         """The number of open alerts of a rule and level, of all banks that share columns with this
         one."""
-        return int(np.count_nonzero(self.learner.alerts["alert_level"][:, rule] == level))
+        return int(np.count_nonzero(self.store.alerts["alert_level"][:, rule] == level))
 
     # -- learning
 
@@ -154,14 +155,14 @@ class Bank:
         node = self.node_models.get(window.node)
         gap, restarted = 0, False
         if node is None:
-            node = self.learner.new_node(window.machine_id, window.epoch)
+            node = self.store.new_node(window.machine_id, window.epoch)
             self.node_models[window.node] = node
         else:
             length = max(window.end_ms - window.start_ms, 1)
             gap = max((window.start_ms - node.end_ms + length // 2) // length, 0)
             restarted = _is_of_another(node, window)
         if restarted:
-            self.learner.reset(node)
+            self.store.reset(node)
         if (window.machine_id, window.source) != (node.machine_id, node.source):
             node.second = None
         node.machine_id, node.epoch = window.machine_id, window.epoch
@@ -220,7 +221,7 @@ class Bank:
         models = self.node_models.pop(node, None)
         if models is None:
             return False
-        self.learner.release([models])
+        self.store.release([models])
         return True
 
     def clear(self) -> None:
@@ -229,7 +230,7 @@ class Bank:
             return
         models = list(self.node_models.values())
         self.node_models.clear()
-        self.learner.release(models)
+        self.store.release(models)
 
     # -- peaks
 
@@ -258,14 +259,14 @@ class Bank:
 
     def encode_state(self, node: str) -> bytes:
         """The exact state of a node's models. Raises KeyError for a node without models."""
-        return self.learner.encode_state(node, self.node_models[node])
+        return self.store.encode_state(node, self.node_models[node])
 
     def encode_workloads(self, node: str) -> bytes | None:
         """The models of the workloads of a node, for `WorkloadSums`; None if it has none."""
         models = self.node_models.get(node)
         if models is None or not models.workload_rows:
             return None
-        return self.learner.encode_workloads(node, models)
+        return self.store.encode_workloads(node, models)
 
     def restore(self, node: str, data: bytes) -> None:
         """Replace the models of a node by the state in `data`.
@@ -273,9 +274,9 @@ class Bank:
         Raises CheckpointError, and leaves the bank unchanged, if the bytes are damaged, or of
         another version, node or fingerprint.
         """
-        state = self.learner.decode_state(node, data)
+        state = self.store.decode_state(node, data)
         self.forget(node)
-        self.node_models[node] = self.learner.restore_node(state)
+        self.node_models[node] = self.store.restore_node(state)
 
 
 NodeInBank = tuple[Bank, str]
@@ -327,7 +328,7 @@ def ended_peaks(nodes: Sequence[NodeInBank], peaks: PeakBatch) -> list[tuple[int
 
 def horizon_seconds(node: NodeInBank) -> float:
     """The time for which a peak of Prod should hold."""
-    return node[0].learner.schedule.horizon_ms / 1000
+    return node[0].store.schedule.horizon_ms / 1000
 
 
 def recent_usage(nodes: Sequence[NodeInBank]) -> RecentUsage:
@@ -344,8 +345,8 @@ def usage_percentile(nodes: Sequence[NodeInBank], span_seconds: int, percent: in
 
 def alert_rows(nodes: Sequence[NodeInBank]) -> tuple[Columns, IntArray]:
     """The columns of hot-node detection, and the rows of these nodes in them."""
-    learner = _learner_of([bank for bank, _ in nodes])
-    return learner.alerts, learner.alert_rows(_models(nodes))
+    store = _learner_of([bank for bank, _ in nodes]).store
+    return store.alerts, node_slots(_models(nodes))
 
 
 def _is_of_another(node: NodeModels, window: WindowHead) -> bool:

@@ -1,10 +1,12 @@
-"""The state of one node's models outside of the columns; `Bank` and `Learner` change it.
+"""The state of one node's models outside of the columns; `Bank`, `Learner` and
+`NodeStore` change it.
 
 It is a few values per node and window; everything per entity is in columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,3 +75,8 @@ class NodeModels:
     def all_rows(self) -> IntArray:
         """Every row of the node: entities, then all pods with a model, in no order."""
         return np.concatenate([self.entity_rows, np.array([*self.row_by_uid.values()], np.int64)])
+
+
+def node_slots(nodes: Sequence[NodeModels]) -> IntArray:
+    """The rows of these nodes in the columns per node, (k,)."""
+    return np.array([node.slot for node in nodes], np.int64)

@@ -299,7 +299,7 @@ def test_a_pod_is_dropped_30_minutes_after_it_was_last_seen() -> None:
     # Exactly the limit is kept, beyond it is dropped.
     assert [outcome.expired for outcome in outcomes] == [*[()] * (limit + 1), ("a",)]
     assert state_codec.decode(bank.encode_state("node-a")).uids == ("b",)
-    assert len(bank.learner.models) == len(ENTITIES) + 1
+    assert len(bank.store.models) == len(ENTITIES) + 1
     bank.apply([window(limit + 2, [Pod("a", (1.0, GIB)), Pod("b", (1.0, GIB))])])
     assert peaks_of(bank).pod_samples.tolist() == [[1, 1], [limit + 3] * 2]
 
@@ -348,7 +348,7 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
     bank.apply([window(1, [Pod("a", (1.0, GIB))]), window(1, node="node-b")])
     assert [bank.forget("node-a") for _ in range(2)] == [True, False]
     assert (bank.nodes, bank.end_ms("node-a")) == (("node-b",), None)
-    assert len(bank.learner.models) == len(ENTITIES)
+    assert len(bank.store.models) == len(ENTITIES)
     with pytest.raises(KeyError):
         bank.peaks(["node-a"])
     bank.apply([window(1)])
@@ -360,12 +360,12 @@ def test_departed_node_is_dropped_and_starts_again() -> None:
 def test_rows_are_used_again() -> None:
     bank = warm_bank()
     bank.apply([window(1, [Pod(f"p{i}", (1.0, GIB)) for i in range(3000)])])
-    bytes_before = bank.learner.nbytes
+    bytes_before = bank.store.nbytes
     for i in range(2, 12):
         bank.forget("node-a")
         bank.apply([window(i, [Pod(f"q{i}-{j}", (1.0, GIB)) for j in range(3000)])])
-    assert bank.learner.nbytes == bytes_before
-    assert len(bank.learner.models) == 3000 + len(ENTITIES)
+    assert bank.store.nbytes == bytes_before
+    assert len(bank.store.models) == 3000 + len(ENTITIES)
 
 
 def test_a_restore_that_runs_out_of_memory_gives_no_slot_twice(
@@ -541,5 +541,5 @@ def test_banks_with_shared_columns_learn_as_each_alone() -> None:
     due = module.due(places, module.peaks(places))
     assert due.tolist() == [bool(o.due(o.peaks(o.nodes))[0]) for o in others]
     side_by_side[0].clear()
-    assert len(one.learner.models) == len(others[1].learner.models)
+    assert len(one.store.models) == len(others[1].store.models)
     assert side_by_side[1].encode_state("node-b") == others[1].encode_state("node-b")

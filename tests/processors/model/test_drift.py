@@ -220,7 +220,7 @@ def _peak(bank: Bank, entity: int = NODE) -> float:
 
 def _weights(bank: Bank) -> FloatArray:
     """Of the entities of the node, (entities, 2)."""
-    return bank.learner.models.weight[bank.node_models["node-a"].entity_rows]
+    return bank.store.models.weight[bank.node_models["node-a"].entity_rows]
 
 
 RISE, FALL = [2.0] * 160 + [9.0] * 40, [9.0] * 160 + [2.0] * 240

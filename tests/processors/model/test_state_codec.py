@@ -46,7 +46,7 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
     other.apply([window(9, [Pod("z", (1.0, GIB))])])
     other.restore("node-a", STATE)
     assert other.encode_state("node-a") == STATE
-    assert len(other.learner.models) == len(_bank().learner.models)
+    assert len(other.store.models) == len(_bank().store.models)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_restored_state_replaces_models_and_encodes_to_the_same_bytes() -> None:
 )
 def test_invalid_state_is_refused_and_leaves_the_bank_unchanged(data: bytes, says: str) -> None:
     bank = _bank()
-    rows = len(bank.learner.models)
+    rows = len(bank.store.models)
     with pytest.raises(CheckpointError, match=says):
         bank.restore("node-a", data)
     assert bank.encode_state("node-a") == STATE
-    assert len(bank.learner.models) == rows
+    assert len(bank.store.models) == rows
 
 
 def test_valid_checksum_but_no_state_is_refused() -> None:

@@ -46,14 +46,14 @@ def row_of(bank: Bank, workload: Workload = WEB, node: str = "a") -> int:
 
 def samples(bank: Bank, workload: Workload = WEB) -> list[int]:
     """The number of cpu samples and of memory peaks, and of pods ever seen."""
-    models, row = bank.learner.workloads.models, row_of(bank, workload)
+    models, row = bank.store.workloads.models, row_of(bank, workload)
     return [*models.samples[row].tolist(), int(models.store["pods"][row])]
 
 
 def weights(bank: Bank, resource: int, workload: Workload = WEB) -> np.ndarray:
     """The weights of the filled buckets, relative to the reference."""
     row = np.array([row_of(bank, workload)])
-    return bank.learner.workloads.models.histograms[resource].dense(row)[0]
+    return bank.store.workloads.models.histograms[resource].dense(row)[0]
 
 
 def quantile(bank: Bank, resource: int, workload: Workload = WEB) -> float:
@@ -195,7 +195,7 @@ def test_model_is_dropped_after_eight_half_lives_without_samples() -> None:
     # Once an hour the node looks for outdated ones.
     bank.apply([listed(8 * DAY + end, [], []) for end in range(1, HOUR + 1)])
     assert not bank.node_models["a"].workload_rows
-    assert not len(bank.learner.workloads.models)
+    assert not len(bank.store.workloads.models)
 
 
 def test_another_machine_of_the_name_keeps_the_workloads_of_the_node() -> None:
@@ -258,8 +258,8 @@ def test_names_of_one_namespace_do_not_push_out_those_of_others(
         bank.apply([listed(end, [Pod(f"j{end}", (1.0, GIB))], [job])])
         assert len(bank.node_models["a"].workload_rows) <= 12
     assert {WEB, DB} <= bank.node_models["a"].workload_rows.keys()
-    assert bank.learner.workloads.dropped > 180
-    assert len(bank.learner.workloads.models) == len(bank.node_models["a"].workload_rows)
+    assert bank.store.workloads.dropped > 180
+    assert len(bank.store.workloads.models) == len(bank.node_models["a"].workload_rows)
 
 
 # -- state
@@ -303,7 +303,7 @@ def test_forgotten_node_releases_the_rows_of_its_workloads() -> None:
     bank = Bank(ModelConfig())
     bank.apply([of_web(1, "p")])
     bank.forget("a")
-    assert len(bank.learner.workloads.models) == 0
+    assert len(bank.store.workloads.models) == 0
 
 
 def state_with(**fields: Any) -> bytes:

@@ -210,8 +210,8 @@ def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -
     node = bank.node_models["node-a"]
     day = random.lognormal(-1.5, 0.5, (2, MAX_PODS * day_slots.SLOTS)) * [[1.0], [GIB]]
     codes = day_slots.encode(day, np.arange(2)[:, None]).reshape(2, MAX_PODS, -1)
-    bank.learner.models.store["recent"][node.pod_rows] = np.moveaxis(codes, 0, 1)
-    pools = bank.learner.slots["calibrated_pools"][node.slot]
+    bank.store.models.store["recent"][node.pod_rows] = np.moveaxis(codes, 0, 1)
+    pools = bank.store.slots["calibrated_pools"][node.slot]
     for pool in pools._pools:
         for ring in ("maxima", "at_node_peak"):
             values = pool._pods[ring]

@@ -121,7 +121,7 @@ def test_an_estimator_whose_state_outgrows_its_bytes_starts_again() -> None:
 def test_a_damaged_state_is_forgotten() -> None:
     usage = [1.0] * (3 * _WINDOWS_PER_HOUR)
     bank = learned(windows(usage), "river", horizon_seconds=HOUR)
-    slots = bank.learner.slots
+    slots = bank.store.slots
     (state,) = [slots[name] for name in slots.columns if name.endswith("_state")]
     state[:] = 7
     bank.apply(windows([*usage, *usage[:40]])[len(usage) :])

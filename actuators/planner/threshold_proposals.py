@@ -9,8 +9,9 @@ from pipeline.table.node_histories import HistoryStore, pool_histories
 
 PROPOSED = gauge(
     "planner_proposed_threshold_percent",
-    "High threshold that mean + 3 sigma proposes for a rule of a node pool, in percent, or in "
-    "points above the mean with useDeviationThresholds; missing without a proposal.",
+    "High threshold that mean + 3 sigma of the samples that models learn, by default the p90 of "
+    "windows, proposes for a rule of a node pool, in percent, or in points above the mean with "
+    "useDeviationThresholds; missing without a proposal.",
     ["pool", "rule"],
 )  # fmt: skip
 

@@ -5,28 +5,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 import msgspec
 import numpy as np
+import pyarrow as pa
 import yaml
 
 from pipeline.archive.archive_reader import file_tables
+from pipeline.archive.topic_span import AppendSpan, read_span
 from pipeline.cli.explain_request import SETTINGS, load_rules
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import settings_options, silence_logs
-from pipeline.cli.safe_output import print_lines
+from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.trace_inputs import progress_report
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError
+from pipeline.errors import NotReadyError, UsageError
+from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.hot_nodes.threshold_advice import Advice, Present, advise
 from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import AGGREGATED, PROD, Limits, select_limits
-from pipeline.settings import Settings
+from pipeline.settings import KafkaSettings, Settings
 from pipeline.table import Table
 from pipeline.table.apply_records import Headers, apply
 from pipeline.table.node_histories import (
@@ -42,6 +45,14 @@ from pipeline.topics.registry import PREDICTIONS, Topic
 
 ARCHIVE_DAYS: Final = 14
 """Two weeks have every day of the week twice; older usage may be that of other workloads."""
+Source = Literal["models", "archive", "live"]
+_HISTORIES: Final[dict[Source, str]] = {
+    "models": "history: samples that the models learn, model.training_statistic of a window, p90 "
+    "by default. No record has averages of a day, which LowNodeLoad compares and which are lower: "
+    "--live or --archive reads them",
+    "archive": "history: average usage in the archive, of the last 14 days",
+    "live": "history: average usage in springtide.windows, as long as the topic keeps it",
+}
 _NO_PROPOSAL: Final = 4
 _WIDTH: Final = 100
 _HEADERS: Final = (
@@ -75,11 +86,13 @@ class PoolAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 class ThresholdAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """The document of `-o json`. `args` are complete thresholds to paste, by plugin: those in force
-    with the proposed ones in their place; empty without a proposal."""
+    with the proposed ones in their place; empty without a proposal. `history` is what they rest on:
+    average usage of an archive or the live log, or samples of models, of another statistic."""
 
     pools: Sequence[PoolAdvice]
     load_aware: Sequence[Advice]
     args: dict[str, dict[str, Any]]
+    history: Source
 
 
 @click.command(
@@ -99,8 +112,13 @@ class ThresholdAdvice(msgspec.Struct, frozen=True, kw_only=True):
     help="Use the average usage of the last 14 days in this archive, as `springtide archive` "
     "writes it, instead of what the models have learned.",
 )  # fmt: skip
-@settings_options(*SETTINGS)
-def command(settings: Settings, output: str, directory: Path | None) -> None:
+@click.option(
+    "--live", is_flag=True,
+    help="Use the average usage in springtide.windows, by default of 3 days, instead of what the "
+    "models have learned.",
+)  # fmt: skip
+@settings_options(*SETTINGS, "kafka.partitions")
+def command(settings: Settings, output: str, directory: Path | None, live: bool) -> None:
     """Propose thresholds of usage for each node pool and for the scheduler, by three sigma.
 
     Usual usage of a pool is its mean over time and nodes, plus or minus three standard deviations.
@@ -108,16 +126,27 @@ def command(settings: Settings, output: str, directory: Path | None) -> None:
     compares with the thresholds in force (LowNodeLoad in the records of nodes, LoadAware in the
     settings of the extender), and changes nothing. Unknown amounts are `-`.
 
+    LowNodeLoad compares average usage, which --archive and --live read. By default the history is
+    what the models have learned, the 90th percentile of windows: proposals are then rather high.
+
     \b
     Examples:
       springtide recommend-thresholds
       springtide recommend-thresholds -o yaml
+      springtide recommend-thresholds --live
       springtide recommend-thresholds --archive /var/lib/springtide/archive
       springtide recommend-thresholds -o json | jq '.pools[].items[] | {rule, three_sigma_percent}'
     """
+    if live and directory is not None:
+        raise UsageError("give either --archive or --live", hint="an archive has more days")
     silence_logs(settings)
-    history = None if directory is None else read_history(directory, SystemClock().now())
-    advice = asyncio.run(_advice(settings, history))
+    history: UsageHistory | None = None
+    source: Source = "models"
+    if directory is not None:
+        history, source = read_history(directory, SystemClock().now()), "archive"
+    elif live:
+        history, source = asyncio.run(_live_history(settings.kafka)), "live"
+    advice = asyncio.run(_advice(settings, history, source))
     if output == "json":
         click.echo(msgspec.json.encode(advice))
     else:
@@ -136,7 +165,21 @@ def read_history(directory: Path, now: float) -> UsageHistory:
     return history
 
 
-async def _advice(settings: Settings, history: UsageHistory | None) -> ThresholdAdvice:
+async def _live_history(kafka: KafkaSettings) -> UsageHistory:
+    """The usage of the windows that the topic has now; reports what cannot be read."""
+    history = UsageHistory()
+
+    def add(windows: list[LoggedWindow]) -> None:
+        history.add(pa.Table.from_batches([archive_rows(windows)]))
+
+    for problem in await read_span(kafka, AppendSpan(), add, progress_report("reading the log")):
+        click.echo(printable(problem), err=True)
+    return history
+
+
+async def _advice(
+    settings: Settings, history: UsageHistory | None, source: Source
+) -> ThresholdAdvice:
     placement, store = load_rules(settings.extender).placement, HistoryStore()
 
     def apply_record(
@@ -155,10 +198,13 @@ async def _advice(settings: Settings, history: UsageHistory | None) -> Threshold
         raise NotReadyError(
             "there is no node", hint="start `springtide exporter` on a node and one worker"
         )
-    return threshold_advice(pools, placement.load_aware_filter(now) or placement.load_aware)
+    load_aware = placement.load_aware_filter(now) or placement.load_aware
+    return threshold_advice(pools, load_aware, source)
 
 
-def threshold_advice(pools: Sequence[PoolHistory], args: LoadAwareArgs) -> ThresholdAdvice:
+def threshold_advice(
+    pools: Sequence[PoolHistory], args: LoadAwareArgs, source: Source = "models"
+) -> ThresholdAdvice:
     """Advice for these pools, at least one, and for LoadAware with these arguments."""
     advised = [
         PoolAdvice(
@@ -183,6 +229,7 @@ def threshold_advice(pools: Sequence[PoolHistory], args: LoadAwareArgs) -> Thres
             "LoadAwareScheduling": _load_aware_args(load_aware, limits),
             "LowNodeLoad": _low_node_load_args(advised),
         },
+        history=source,
     )
 
 
@@ -246,7 +293,12 @@ def text_lines(advice: ThresholdAdvice) -> Iterator[str]:
         excluded = ", ".join(f"{n} {why}" for why, n in each.excluded_nodes.items() if n)
         counted = f" (not counted: {excluded})" if excluded else ""
         text = f"{name} {each.rule}: {each.reason}{counted}"
-        yield from wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        yield from _wrapped(text)
+    yield from _wrapped(_HISTORIES[advice.history])
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _cells(each: Advice) -> list[str]:
@@ -269,6 +321,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 def yaml_lines(advice: ThresholdAdvice) -> Iterator[str]:
     """Yield the arguments of each plugin as YAML, to replace the same keys of those in force."""
+    yield from (f"# {line.strip()}" for line in _wrapped(_HISTORIES[advice.history]))
     for plugin, args in advice.args.items():
         if not args:
             yield f"# {plugin}: no proposal"

@@ -252,6 +252,9 @@ async def test_known_usage_gives_the_known_proposal_through_a_real_broker(
     text = await asyncio.to_thread(run, kafka)
     assert "gold node_cpu: higher: usual usage is above the present threshold" in text.stdout
     assert "(not counted: 1 stale)" in text.stdout
+    assert "history: samples that the models learn, model.training_statistic of a window, p90" in (
+        text.stdout
+    )
     documents = yaml.safe_load((await asyncio.to_thread(run, kafka, "-o", "yaml")).stdout)
     assert {entry["name"]: entry["args"] for entry in documents} == {
         "LoadAwareScheduling": {"usageThresholds": {"cpu": 79, "memory": 95}},
@@ -275,6 +278,19 @@ async def test_known_usage_gives_the_known_proposal_through_a_real_broker(
     (known,) = read_pool(json.loads(archived.stdout), "gold").items
     assert (known.mean_percent, known.sigma_percent) == (50.0, 9.5)
     assert (known.proposed_low_percent, known.proposed_high_percent) == (40, 79)
+    # So does the log.
+    live = await asyncio.to_thread(
+        run, kafka, "-o", "json", "--live", "--partitions", str(kafka.partitions)
+    )
+    document = json.loads(live.stdout)
+    assert document["history"] == "live"
+    assert document == {**json.loads(archived.stdout), "history": "live"}
+
+
+def test_an_archive_and_the_live_log_together_are_refused(tmp_path: Path) -> None:
+    command = ["recommend-thresholds", "--live", "--archive", str(tmp_path)]
+    result = CliRunner().invoke(cli, command)
+    assert (result.exit_code, "give either --archive or --live" in result.stderr) == (2, True)
 
 
 def test_a_directory_that_is_no_archive_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def read_policy(text: bytes, name: str, settings: Settings) -> PolicyFile:
                 f"{name}: {contents_text([tree])} that is not just the section {_SECTION}",
                 hint="docs/how-to/try-a-policy.md has an example",
             )
-        settings = settings_with(settings, tree, name)
+        settings = _with_section(settings, tree, name)
     problems: list[PolicyProblem] = []
     policies, descheduling = None, None
     if has_config_map(objects):
@@ -77,6 +77,19 @@ def read_policy(text: bytes, name: str, settings: Settings) -> PolicyFile:
             f"{name}: {refused[0]}", hint="`springtide policy` shows all problems"
         )
     return PolicyFile(settings, policies, descheduling, tuple(map(str, problems)))
+
+
+def _with_section(settings: Settings, tree: Mapping[object, object], name: str) -> Settings:
+    """`settings` with a section of a file. Raises `InvalidPolicyError` for another statistic of
+    usage: both policies are judged by one usage, which is read once."""
+    changed = settings_with(settings, tree, name)
+    own, read = changed.model.training_statistic, settings.model.training_statistic
+    if own != read:
+        raise InvalidPolicyError(
+            f"{name}: model.training_statistic is {own}, but {read} of usage is replayed",
+            hint=f"--training-statistic {own} replays it under both policies; or drop the key",
+        )
+    return changed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,7 @@ from pipeline.processors.backtest.what_if import (
 from pipeline.processors.descheduling.replayed_relief import ReplayedRelief
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import RESOURCES
-from pipeline.settings import Settings
+from pipeline.settings import ModelSettings, Settings
 from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.codec import decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -436,3 +436,12 @@ def test_settings_in_a_policy_count(trace: Trace) -> None:
     assert policy.config.horizon_seconds == 3600.0
     other = policy_of(trace, policy_text(predictor="nsigma-v2"))
     assert other.config.predictors == ("nsigma-v2",)
+
+
+def test_a_policy_with_another_statistic_than_the_one_replayed_is_refused() -> None:
+    text = b"model: {training_statistic: max}"
+    with pytest.raises(SpringtideError, match="training_statistic is max, but p90") as caught:
+        read_policy(text, "new.yaml", Settings())
+    assert "--training-statistic max" in (caught.value.hint or "")
+    file = read_policy(text, "new.yaml", Settings(model=ModelSettings(training_statistic="max")))
+    assert file.settings.model.training_statistic == "max"

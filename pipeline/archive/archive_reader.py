@@ -8,6 +8,7 @@ Other programs read the files as they are: docs/reference/archive.md.
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from functools import lru_cache
 from itertools import groupby, islice
@@ -105,50 +106,53 @@ def read_table(
     (None: all), in the order of the files. All rows must fit into memory."""
     schema = schema_of(columns)
     needed = [*dict.fromkeys([*schema.names, "node"])]
-    tables = [
-        _of_nodes(table, nodes).select(schema.names)
-        for table in file_tables(directory, needed, since=since, until=until)
-    ]
-    return pa.concat_tables([schema.empty_table(), *tables])
+    tables = [schema.empty_table()]
+
+    def add(table: pa.Table) -> None:
+        tables.append(_of_nodes(table, nodes).select(schema.names))
+
+    read_files(directory, needed, add, since=since, until=until)
+    return pa.concat_tables(tables)
 
 
-def file_tables(
+def read_files(
     directory: Path,
     columns: Sequence[str],
+    consume: Callable[[pa.Table], None],
     *,
     since: date | None = None,
     until: date | None = None,
     progress: Callable[[float], None] = lambda _: None,
-) -> Iterator[pa.Table]:
-    """Yield these columns of each file of the days since <= day <= until (UTC), one at a time.
+) -> None:
+    """Call `consume` with these columns of each file of the days since <= day <= until (UTC).
 
     `progress` is called with the share of the files that was read, 0 to 1. Raises `UsageError`
-    without an archive, `InvalidRecordError` for a damaged file.
+    without an archive, and `InvalidRecordError`, which names the file, for a damaged one or if
+    `consume` raises a `RecordError`.
     """
     schema = schema_of(columns)
     files = files_of_days(directory, since, until)
     for place, file in enumerate(files):
-        try:
-            read = _open(file.path).parquet.read(columns=schema.names)
-            rows = read.select(schema.names).cast(schema)
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
-        yield rows
+        parquet = _open(file.path).parquet
+        with _named(str(file.path)):
+            consume(parquet.read(columns=schema.names).select(schema.names).cast(schema))
         progress((place + 1) / len(files))
 
 
-def read_batches(
+def read_row_groups(
     directory: Path,
     columns: Sequence[str],
+    consume: Callable[[pa.RecordBatch], None],
     *,
     since: date | None = None,
     until: date | None = None,
     progress: Callable[[float], None] = lambda _: None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the days since <= day <= until (UTC) in these columns, in the order of the
-    files, a batch for each row group: all rows of a window are in one batch.
+) -> None:
+    """Call `consume` with the rows of the days since <= day <= until (UTC) in these columns, in the
+    order of the files, a batch for each row group: all rows of a window are in one batch.
 
-    `progress` is called with the share that was read, 0 to 1. Raises as `read_windows`.
+    `progress` is called with the share that was read, 0 to 1. Raises as `read_files`; the error
+    names the row group, too, counted from 0.
     """
     schema = schema_of(columns)
     files = files_of_days(directory, since, until)
@@ -156,13 +160,23 @@ def read_batches(
         parquet = _open(file.path).parquet
         groups = parquet.num_row_groups
         for group in range(groups):
-            try:
+            with _named(f"{file.path}, row group {group}"):
                 read = parquet.read_row_group(group, columns=schema.names)
                 table = read.select(schema.names).cast(schema)
-            except (pa.ArrowException, OSError, KeyError) as error:
-                raise InvalidRecordError(f"{file.path} cannot be read: {error!s:.200}") from error
-            yield from table.combine_chunks().to_batches()
+                for batch in table.combine_chunks().to_batches():
+                    consume(batch)
             progress((place + (group + 1) / groups) / len(files))
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Name this place of an archive in errors about its rows."""
+    try:
+        yield
+    except RecordError as error:
+        raise InvalidRecordError(f"{place}: {error.message}", hint=error.hint) from error
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise InvalidRecordError(f"{place} cannot be read: {error!s:.200}") from error
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
@@ -203,12 +217,11 @@ def _records(
     for number, own in enumerate(opened(path).metadata.row_groups):
         if own != partition:
             continue
-        try:
-            table = _of_nodes(opened(path).parquet.read_row_group(number), nodes)
+        parquet = opened(path).parquet
+        with _named(f"{path}, row group {number}"):
+            table = _of_nodes(parquet.read_row_group(number), nodes)
             for batch in table.combine_chunks().to_batches():
                 yield from archived_windows(batch)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidRecordError(f"{path} cannot be read: {error!s:.200}") from error
 
 
 def _in_order_of_time(records: Iterator[LoggedWindow]) -> Iterator[tuple[int, LoggedWindow]]:

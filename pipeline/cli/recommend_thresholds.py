@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from pipeline.archive.archive_reader import file_tables
+from pipeline.archive.archive_reader import read_files
 from pipeline.archive.topic_span import AppendSpan, read_span
 from pipeline.cli.explain_request import SETTINGS, load_rules
 from pipeline.cli.help_sections import Command
@@ -160,8 +160,7 @@ def read_history(directory: Path, now: float) -> UsageHistory:
     today, history = datetime.fromtimestamp(now, UTC).date(), UsageHistory()
     since = today - timedelta(days=ARCHIVE_DAYS)
     progress = progress_report(f"reading {directory}")
-    for rows in file_tables(directory, USAGE_COLUMNS, since=since, progress=progress):
-        history.add(rows)
+    read_files(directory, USAGE_COLUMNS, history.add, since=since, progress=progress)
     return history
 
 

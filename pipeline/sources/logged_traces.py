@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.archive.archive_files import archive_files
-from pipeline.archive.archive_reader import read_batches
+from pipeline.archive.archive_reader import read_row_groups
 from pipeline.archive.topic_span import AppendSpan, read_span
 from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
 from pipeline.processors.backtest.trace import Trace
@@ -62,8 +62,11 @@ def archive_trace(
     # A file is of the day on which a window starts.
     since = None if span.since is None else _day(span.since) - timedelta(days=1)
     until = None if span.until is None else _day(span.until)
-    for batch in read_batches(directory, COLUMNS, since=since, until=until, progress=progress):
+
+    def add(batch: pa.RecordBatch) -> None:
         log.add(span.rows(batch))
+
+    read_row_groups(directory, COLUMNS, add, since=since, until=until, progress=progress)
     return window_trace(dataset, log)
 
 

@@ -23,10 +23,16 @@ from pipeline.archive.archive_files import (
     recover,
     remove_before,
 )
-from pipeline.archive.archive_reader import file_tables, read_table, read_windows
+from pipeline.archive.archive_reader import (
+    read_files,
+    read_row_groups,
+    read_table,
+    read_windows,
+)
 from pipeline.archive.segment_writer import SegmentWriter, day_of
 from pipeline.errors import ArchiveError, InvalidRecordError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
+from pipeline.processors.backtest.window_log import COLUMNS, WindowLog
 from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from tests.archive.archives import TODAY, log_of, metadata_of, write
 from tests.processors.archive.window_equality import parts
@@ -134,15 +140,32 @@ def with_nothing_for_an_offset(path: Path) -> None:
     pq.write_table(table.replace_schema_metadata(dict(metadata)), path)
 
 
+def with_nothing_in_a_row(path: Path, column: str, group: int) -> None:
+    """Make a value of the first row of a row group null."""
+    parquet = pq.ParquetFile(path)
+    tables = [parquet.read_row_group(number) for number in range(parquet.num_row_groups)]
+    table, place = tables[group], parquet.schema_arrow.names.index(column)
+    values = table[column].to_pylist()
+    changed = pa.array([None, *values[1:]], table.schema.field(column).type)
+    tables[group] = table.set_column(place, column, changed)
+    metadata = dict(parquet.metadata.metadata)
+    schema = tables[0].schema.with_metadata(metadata)
+    with pq.ParquetWriter(path, schema) as writer:
+        for each in tables:
+            writer.write_table(each.replace_schema_metadata(metadata))
+
+
 def as_a_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
 def read_history(directory: Path) -> None:
-    history = UsageHistory()
-    for rows in file_tables(directory, USAGE_COLUMNS):
-        history.add(rows)
+    read_files(directory, USAGE_COLUMNS, UsageHistory().add)
+
+
+def read_log(directory: Path) -> None:
+    read_row_groups(directory, COLUMNS, WindowLog("p90").add)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +179,26 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], None])
     """By every reader that needs what is damaged: an offset is none in a table of all rows."""
     write(tmp_path, log_of(3, 60), 2)
     damage(archive_files(tmp_path)[0].path)
-    with pytest.raises(InvalidRecordError):
-        [*read_windows(tmp_path)]
-    with pytest.raises(InvalidRecordError):
-        read_history(tmp_path)
+    readers: list[Callable[[Path], Any]] = [
+        lambda directory: [*read_windows(directory)], read_history, read_log,
+    ]  # fmt: skip
     if damage is not with_nothing_for_an_offset:
-        with pytest.raises(InvalidRecordError, match=r"windows-00000000\.parquet"):
-            read_table(tmp_path)
+        readers.append(read_table)
+    for read in readers:
+        with pytest.raises(InvalidRecordError, match=r"date=.*/windows-00000000\.parquet"):
+            read(tmp_path)
+
+
+@pytest.mark.usefixtures("small_row_groups")
+def test_an_error_about_a_row_names_its_row_group(tmp_path: Path) -> None:
+    write(tmp_path, log_of(3, 60), 1)
+    path = max(archive_files(tmp_path), key=lambda file: file.path.stat().st_size).path
+    groups = pq.ParquetFile(path).num_row_groups
+    assert groups > 2
+    with_nothing_in_a_row(path, "log_offset", groups - 2)
+    for read in (lambda directory: [*read_windows(directory)], read_log):
+        with pytest.raises(InvalidRecordError, match=rf"\.parquet, row group {groups - 2}: "):
+            read(tmp_path)
 
 
 def test_the_newest_segment_has_the_position(tmp_path: Path) -> None:

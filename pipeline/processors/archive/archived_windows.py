@@ -32,6 +32,10 @@ from pipeline.topics.windows import (
 _ROW_OF_STATISTIC: Final = {name: row for row, name in enumerate(NUMBER_COLUMNS)}
 _NODE: Final = KINDS.index("node")
 _json = msgspec.json.Decoder()
+# What a window has, and the end of a node.
+_OF_WINDOWS: Final = ("window_start", "window_end", "node_facts", "statistics")
+_OF_ALL: Final = ("node", "sample_appended")
+_PLACE: Final = ("log_partition", "log_offset")
 # The columns of the node's row that windows are made of.
 _OF_NODE: Final = (
     "type", "log_partition", "log_offset", "node", "window_start", "window_end", "node_facts",
@@ -199,7 +203,14 @@ def _places(names: tuple[str, ...]) -> _Places:
 @lru_cache(maxsize=256)
 def _statistic_rows(text: str) -> Mapping[str, int]:
     """One object for all samples with these statistics, as in the log."""
-    return {name: row for row, name in enumerate(cast(list[str], _json.decode(text)))}
+    return {name: row for row, name in enumerate(cast(list[str], _decoded("statistics", text)))}
+
+
+def _decoded(column: str, text: str) -> Any:
+    try:
+        return _json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidRecordError(f"{column} of a window is no JSON: {error}") from error
 
 
 def archived_windows(batch: pa.RecordBatch) -> Iterator[LoggedWindow]:
@@ -227,7 +238,10 @@ def archived_windows(batch: pa.RecordBatch) -> Iterator[LoggedWindow]:
 
 def _window_starts(batch: pa.RecordBatch) -> list[int]:
     """The first row of each window."""
-    offsets, partitions = batch["log_offset"].to_numpy(), batch["log_partition"].to_numpy()
+    for name in _PLACE:
+        if batch[name].null_count:
+            raise InvalidRecordError(f"a row has no {name}")
+    partitions, offsets = (batch[name].to_numpy() for name in _PLACE)
     is_new = (offsets[1:] != offsets[:-1]) | (partitions[1:] != partitions[:-1])
     return [0, *(np.flatnonzero(is_new) + 1).tolist()]
 
@@ -243,7 +257,12 @@ def _heads(batch: pa.RecordBatch, windows: int) -> list[dict[str, Any]]:
         if len(values) != windows:
             raise InvalidRecordError(f"{windows} windows have {len(values)} rows of nodes")
         columns[name] = values.to_pylist()
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    heads = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for head in heads:
+        needed = (*_OF_ALL, *_OF_WINDOWS) if head["type"] == "window" else _OF_ALL
+        if missing := [name for name in needed if head[name] is None]:
+            raise InvalidRecordError(f"the row of a node has no {missing[0]}")
+    return heads
 
 
 def _window(
@@ -269,7 +288,7 @@ def _window(
         node=read_node_facts(head["node_facts"].encode()),
         sample_offset=head["sample_offset"],
         appended_ms=head["sample_appended"],
-        bad_values=_json.decode(head["bad_values"]) if head["bad_values"] else {},
+        bad_values=_decoded("bad_values", head["bad_values"] or "{}"),
     )
 
 

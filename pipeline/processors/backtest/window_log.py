@@ -208,7 +208,7 @@ class WindowLog:
         self._count += len(rows)
         if self._count > MOST_SAMPLES:
             raise InvalidRecordError(
-                f"the windows have more than {MOST_SAMPLES:,} samples of pods",
+                f"the windows so far have more than {MOST_SAMPLES:,} samples of pods",
                 hint="give a shorter span, by --since and --until",
             )
 

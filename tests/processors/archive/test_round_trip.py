@@ -108,3 +108,21 @@ def test_rows_of_something_else_are_refused() -> None:
 
 def test_no_rows_are_no_windows() -> None:
     assert list(archived_windows(archive_rows([LoggedWindow(0, 1, WINDOW)]).slice(0, 0))) == []
+
+
+@pytest.mark.parametrize("column", ["node", "window_end", "node_facts", "statistics"])
+def test_a_window_without_what_each_window_has_is_refused(column: str) -> None:
+    batch = archive_rows([LoggedWindow(0, 1, WINDOW)])
+    place = batch.schema.names.index(column)
+    nothing = pa.nulls(len(batch), batch.schema.field(column).type)
+    with pytest.raises(InvalidRecordError, match=f"has no {column}"):
+        list(archived_windows(batch.set_column(place, batch.schema.field(column), nothing)))
+
+
+@pytest.mark.parametrize("column", ["statistics", "bad_values"])
+def test_text_that_is_no_json_is_refused(column: str) -> None:
+    batch = archive_rows([LoggedWindow(0, 1, WINDOW)])
+    place = batch.schema.names.index(column)
+    text = pa.array(['{"'] * len(batch), pa.string())
+    with pytest.raises(InvalidRecordError, match=f"{column} of a window is no JSON"):
+        list(archived_windows(batch.set_column(place, batch.schema.field(column), text)))

@@ -65,11 +65,11 @@ def memory_kib(pods: int) -> float:
     """Of one node's pools after a step."""
     uids = tuple(map(str, range(pods)))
     usage, prod = np.ones((pods, 2)), np.ones(pods, np.bool_)
-    NodePools(HORIZON_SECONDS, 0.02).close(uids, prod, ~prod, usage, usage)
+    NodePools(HORIZON_SECONDS, 0.02).close(uids, (), prod, ~prod, usage, usage)
     tracemalloc.start()
     pools = NodePools(HORIZON_SECONDS, 0.02)
     pools.open_step = START_MS // 300_000
-    pools.close(uids, prod, ~prod, usage, usage)
+    pools.close(uids, (), prod, ~prod, usage, usage)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return size / 1024

@@ -52,9 +52,10 @@ class CalibratedRun:
         self._nodes: Final = np.array([_id_of(name) for name in trace.nodes], np.int64)
         starts = zip(trace.pods, trace.start.tolist(), strict=True)
         self._pods: Final = np.array([_id_of(f"{pod} {start}") for pod, start in starts], np.int64)
-        self._donors: Final = _donors(trace, self._pods) if moved_pods_known else None
+        self._workloads: Final = _chains(trace, self._pods) if moved_pods_known else None
+        most_departed = len(self._pods) if moved_pods_known else 0
         self.pools: Final = {
-            r: CalibratedPool(horizon, risks, prior)
+            r: CalibratedPool(horizon, risks, prior, most_departed=most_departed)
             for r, resource in enumerate(RESOURCES)
             if resource in trace.resources
         }
@@ -75,7 +76,7 @@ class CalibratedRun:
                 samples[:, r] / _UNITS[r],
                 trace.requests[stays, r] / _UNITS[r],
                 trace.limits[stays, r] / _UNITS[r],
-                None if self._donors is None else self._donors[stays],
+                None if self._workloads is None else self._workloads[stays],
             )
             pool.observe(step, usage)
             if column is not None or step % self._every == 0:
@@ -91,9 +92,12 @@ def _id_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def _donors(trace: Trace, pods: IntArray) -> IntArray:
-    """For each stay, the id of one of its series that ended when it began, -1 if none did."""
-    ends = zip(trace.series_index.tolist(), trace.end.tolist(), strict=True)
-    ended = dict(zip(ends, pods.tolist(), strict=True))
-    begun = zip(trace.series_index.tolist(), trace.start.tolist(), strict=True)
-    return np.array([ended.get(key, -1) for key in begun], np.int64)
+def _chains(trace: Trace, pods: IntArray) -> IntArray:
+    """For each stay, the id of the first one in its chain: each stay of a chain is one of its
+    series that ended when the next one began."""
+    chains, ended = pods.copy(), dict[tuple[int, int], int]()
+    for stay in np.argsort(trace.start, kind="stable").tolist():
+        series = int(trace.series_index[stay])
+        chains[stay] = ended.get((series, int(trace.start[stay])), chains[stay])
+        ended[series, int(trace.end[stay])] = int(chains[stay])
+    return chains

@@ -24,6 +24,7 @@ from pipeline.processors.model.training_batch import (
     WindowHead,
     listed_pods,
 )
+from pipeline.topics.workloads import NO_WORKLOAD, Workload
 
 _PROD: Final = CLASS_CODES["prod"]
 _NO_POINTS: Final = np.zeros((0, 3))
@@ -106,4 +107,12 @@ def _relist(trace: Trace, listed: list[ListedPods], nodes: IntArray, stays: IntA
             trace.requests[own],
             np.ones(len(own), np.bool_),
             np.zeros(len(own), np.bool_),
+            tuple(_workload(trace.workloads[stay]) for stay in own.tolist())
+            if trace.workloads
+            else (),
         )
+
+
+def _workload(name: str) -> Workload:
+    """The workload of a stay: a trace knows only its name."""
+    return Workload("", "", name) if name else NO_WORKLOAD

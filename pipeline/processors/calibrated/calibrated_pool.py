@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.calibrated import (
+    borrowed_history,
     fleet_prior,
     futures,
     pending_outcomes,
@@ -45,15 +46,15 @@ _NUMBERS: Final = ("step", "last_made", "learned_step")
 class PodUsage:
     """Usage of all pods of a pool at one step: ids of pods and of their nodes, int64 and not
     negative, amounts in one unit (millicores or MiB), float64. `usage` is NaN where unknown: the
-    last known usage stands for it. `donors` are ids of pods whose history a new pod takes over
-    (another pod of its workload), -1 where a pod has no heir."""
+    last known usage stands for it. `workloads` are ids of workloads, not negative, -1 where a pod
+    has none or it is unknown: a new pod takes over the history of another pod of its workload."""
 
     pods: IntArray
     nodes: IntArray
     usage: FloatArray
     requests: FloatArray
     limits: FloatArray
-    donors: IntArray | None = None
+    workloads: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class CalibratedPool:
         prior: FloatArray | None = None,
         *,
         single_node: bool = False,
+        most_departed: int = 0,
     ) -> None:
         self.risks: Final = np.array(risks, np.float64)
         is_allowed = (self.risks >= LOWEST_RISK) & (self.risks <= HIGHEST_RISK)
@@ -94,7 +96,9 @@ class CalibratedPool:
             horizon.steps, horizon.steps_of_days(1.0)
         )
         self._windows: Final = futures.windows_of(horizon)
-        self._pods = pod_history.pod_rows(horizon)
+        self._pods = EntityRows(pod_history.pod_columns(horizon))
+        self._departed = borrowed_history.departed_rows(horizon)
+        self._most_departed: Final = most_departed
         self._nodes = EntityRows(
             {
                 "last_step": Column((), "<i8"),  # with pods
@@ -119,11 +123,6 @@ class CalibratedPool:
     def size(self) -> tuple[int, int]:
         """Number of pods and of nodes that have rows."""
         return len(self._pods), len(self._nodes)
-
-    @property
-    def pod_bytes(self) -> int:
-        """Bytes of the history of one pod."""
-        return sum(column.row_bytes for column in self._pods.columns.columns.values())
 
     @property
     def margins(self) -> FloatArray:
@@ -201,18 +200,24 @@ class CalibratedPool:
         pods, nodes = self._pods, self._nodes
         rows = pods.find(usage.pods)
         new = rows < 0
-        if new.any():
-            donors = np.full(int(new.sum()), -1, np.int64)
-            if usage.donors is not None:
-                donors = pods.find(usage.donors[new])
-            added = pods.add(usage.pods[new])
-            pod_history.begin(pods, added, donors, usage.requests[new], step)
-            rows[new] = added
-        pods["node"][rows] = usage.nodes
-        if len(pods) > len(rows):
-            ended = pods.rows[~np.isin(pods.rows, rows)]
+        before = rows[~new]
+        if len(pods) > len(before):
+            ended = pods.rows[~np.isin(pods.rows, before)]
             pod_history.learn_ends(pods, ended, step, self._horizon, self._experience)
+            borrowed_history.keep(
+                self._departed, pods, ended, self._step, self._most_departed, self._horizon
+            )
             pods.remove(ended)
+        borrowed_history.expire(self._departed, step, self._horizon)
+        if new.any():
+            rows[new] = pods.add(usage.pods[new])
+            pod_history.begin(pods, rows[new], usage.requests[new], step)
+        if usage.workloads is not None:
+            known = usage.workloads >= 0
+            pods["workload"][rows[known]] = usage.workloads[known]
+        if new.any():
+            borrowed_history.take_over(pods, rows[new], before, self._departed, step, self._horizon)
+        pods["node"][rows] = usage.nodes
         present = np.unique(usage.nodes)
         unknown = present[nodes.find(present) < 0]
         if len(unknown):
@@ -375,6 +380,7 @@ class CalibratedPool:
         """Everything the pool has learned, of bytes, integers and mappings."""
         return {
             "pods": self._pods.pack(),
+            "departed": self._departed.pack(),
             "nodes": self._nodes.pack(),
             "experience": self._experience.state(),
             **{name: getattr(self, f"_{name}").tobytes() for name in self._arrays},
@@ -388,7 +394,12 @@ class CalibratedPool:
             own = getattr(self, f"_{name}")
             saved = np.frombuffer(state[name], own.dtype).reshape(own.shape)
             setattr(self, f"_{name}", saved.copy())
-        self._pods.restore(state["pods"])
+        pods = dict(state["pods"])
+        if "departed" not in state:  # the pool did not know workloads yet
+            unknown = np.full(len(pods["id"]) // 8, borrowed_history.NO_WORKLOAD)
+            pods["workload"] = self._pods.columns.columns["workload"].pack(unknown)
+        self._pods.restore(pods)
+        self._departed.restore(state.get("departed", {}))
         self._nodes.restore(state["nodes"])
         self._experience.restore(state["experience"])
         for name in _NUMBERS:
@@ -410,5 +421,5 @@ def _in_order(usage: PodUsage) -> PodUsage:
         usage.usage[order],
         usage.requests[order],
         usage.limits[order],
-        None if usage.donors is None else usage.donors[order],
+        None if usage.workloads is None else usage.workloads[order],
     )

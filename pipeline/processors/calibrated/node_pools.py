@@ -9,6 +9,7 @@ it. Amounts are cores and bytes; NaN is unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,9 +18,13 @@ import numpy as np
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.calibrated.borrowed_history import NO_WORKLOAD
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
 from pipeline.processors.calibrated.horizon import Horizon
-from pipeline.processors.calibrated.limits import HISTORY_BYTES
+from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
+from pipeline.processors.calibrated.pod_history import history_bytes
+from pipeline.topics import workloads as topics
+from pipeline.topics.workloads import Workload
 
 STEP_SECONDS: Final = 300
 _STEPS_PER_PREDICTION: Final = 3
@@ -50,10 +55,13 @@ class NodePools:
     def __init__(self, horizon_seconds: float, risk: float) -> None:
         self.horizon_seconds, self._risk = float(horizon_seconds), risk
         horizon = horizon_of(horizon_seconds)
+        pod_bytes = len(_UNITS) * history_bytes(horizon)
+        self._most_pods: Final = HISTORY_BYTES // pod_bytes
+        most_departed = DEPARTED_BYTES // pod_bytes
         self._pools: Final = [
-            CalibratedPool(horizon, (risk,), single_node=True) for _ in range(len(_UNITS))
+            CalibratedPool(horizon, (risk,), single_node=True, most_departed=most_departed)
+            for _ in range(len(_UNITS))
         ]
-        self._most_pods: Final = HISTORY_BYTES // sum(pool.pod_bytes for pool in self._pools)
         self.open_step = -1
         self._predicted_pods = b""  # digest of those of the last prediction
         self._uids: tuple[str, ...] = ()
@@ -62,6 +70,7 @@ class NodePools:
     def close(
         self,
         uids: tuple[str, ...],
+        workloads: tuple[Workload | None, ...],
         of_prod: BoolArray,
         of_unknown_class: BoolArray,
         requests: FloatArray,
@@ -72,8 +81,10 @@ class NodePools:
         The pods have `requests` and their highest `usage` in the step, (n, 2). Pods that are
         neither `of_prod` nor `of_unknown_class`, (n,), or not listed, have ended. One of unknown
         class counts if it was of Prod before: a lost record must not cost what a pod has learned.
+        No `workloads` are known if there are none.
         """
         ids, step = self._ids_of(uids), self.open_step
+        workload_ids = _workload_ids(workloads) if workloads else np.full(len(ids), NO_WORKLOAD)
         self.open_step = -1
         included = np.zeros((len(uids), 2), np.bool_)
         for r, pool in enumerate(self._pools):
@@ -86,7 +97,17 @@ class NodePools:
             limit = _LIMIT_FACTOR * np.fmax(request, highest)
             pods = ids[counts]
             nodes = np.zeros(len(pods), np.int64)
-            pool.observe(step, PodUsage(pods, nodes, used[counts], request[counts], limit[counts]))
+            pool.observe(
+                step,
+                PodUsage(
+                    pods,
+                    nodes,
+                    used[counts],
+                    request[counts],
+                    limit[counts],
+                    workload_ids[counts],
+                ),
+            )
         present = b"".join(ids[of_resource].tobytes() for of_resource in included.T)
         digest = blake2b(present, digest_size=8).digest()
         if step % _STEPS_PER_PREDICTION and digest == self._predicted_pods:
@@ -162,6 +183,13 @@ def horizon_of(horizon_seconds: float) -> Horizon:
     return Horizon(round(horizon_seconds) // STEP_SECONDS, STEP_SECONDS)
 
 
-def _id_of(uid: str) -> int:
-    """A number for a pod, below 2^63, equal in every process."""
-    return int.from_bytes(blake2b(uid.encode(), digest_size=8).digest(), "little") >> 1
+@lru_cache(maxsize=4096)  # windows of a node share one tuple until one of its pods changes
+def _workload_ids(workloads: tuple[Workload | None, ...]) -> IntArray:
+    """A number for the workload of each pod, `NO_WORKLOAD` where it has none or it is unknown."""
+    named = (None if one in (None, topics.NO_WORKLOAD) else str(one) for one in workloads)
+    return np.array([NO_WORKLOAD if name is None else _id_of(name) for name in named], np.int64)
+
+
+def _id_of(name: str) -> int:
+    """A number for a pod or workload, below 2^63, equal in every process."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") >> 1

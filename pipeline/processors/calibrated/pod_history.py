@@ -1,5 +1,6 @@
 """What a pool remembers of each pod: block maxima of 14 days and its peaks by horizon."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -13,44 +14,59 @@ from pipeline.processors.model.column_store import Column
 NO_STEP: Final = -(1 << 31)
 
 
-def pod_rows(horizon: Horizon) -> EntityRows:
-    """Empty rows. `maxima` and `at_node_peak` are rings by block: the pod's maximum, and its usage
-    at the sample of the block in which its node used most. The sum of the latter over the pods of
-    a node is the node's peak in a block, of those pods that are asked for."""
+def pod_columns(horizon: Horizon) -> Mapping[str, Column]:
+    """The columns of a pod. `maxima` and `at_node_peak` are rings by block: the pod's maximum, and
+    its usage at the sample of the block in which its node used most. The sum of the latter over the
+    pods of a node is the node's peak in a block, of those pods that are asked for."""
     ring = (horizon.ring_blocks,)
-    return EntityRows(
-        {
-            "node": Column((), "<i8"),
-            "first_step": Column((), "<i8", NO_STEP),
-            "arrived": Column((), "<i8", NO_STEP),
-            "request": Column(),
-            "limit": Column(),
-            "usage": Column(),
-            "sum": Column(),
-            "samples": Column(),
-            "peak": Column(),  # of the horizon that began last, counted from the first step
-            "past_peak": Column(),  # before it
-            "early_peak": Column(),  # while young
-            "later_peak": Column(),  # after that
-            "maxima": Column(ring, "<f4"),
-            "at_node_peak": Column(ring, "<f4"),
-        }
-    )
+    return {
+        "node": Column((), "<i8"),
+        "workload": Column((), "<i8", -1.0),
+        "first_step": Column((), "<i8", NO_STEP),  # of the history, which may be borrowed
+        "arrived": Column((), "<i8", NO_STEP),  # of the pod itself
+        "request": Column(),
+        "limit": Column(),
+        "usage": Column(),
+        "sum": Column(),
+        "samples": Column(),
+        "peak": Column(),  # of the horizon that began last, counted from the first step
+        "past_peak": Column(),  # before it
+        "early_peak": Column(),  # while young
+        "later_peak": Column(),  # after that
+        "maxima": Column(ring, "<f4"),
+        "at_node_peak": Column(ring, "<f4"),
+    }
 
 
-def begin(
-    pods: EntityRows, rows: IntArray, donors: IntArray, requests: FloatArray, step: int
-) -> None:
-    """Begin the history of new pods in `rows`. A pod whose donor row is not -1 takes over the
-    history in that row: it is the same workload at another place. Usage that is unknown from the
-    first sample on counts as the request."""
+def history_bytes(horizon: Horizon) -> int:
+    """Bytes of the history of one pod."""
+    return sum(column.row_bytes for column in pod_columns(horizon).values())
+
+
+def begin(pods: EntityRows, rows: IntArray, requests: FloatArray, step: int) -> None:
+    """Begin the history of new pods in `rows`. Usage that is unknown from the first sample on
+    counts as the request."""
     pods["usage"][rows] = requests
     pods["first_step"][rows] = step
-    takes = donors >= 0
-    for name in pods.columns.columns:
-        if name != "id":
-            pods[name][rows[takes]] = pods[name][donors[takes]]
     pods["arrived"][rows] = step
+
+
+def continue_after_gap(
+    pods: EntityRows, row: int, last_step: int, step: int, horizon: Horizon
+) -> None:
+    """Fill the blocks between `last_step`, the last of the history in `row`, and `step`: its last
+    day is repeated, or all of it if it is shorter. An absence is not 0."""
+    last, block = last_step // horizon.block_steps, step // horizon.block_steps
+    if last == block:
+        return
+    first = int(pods["first_step"][row]) // horizon.block_steps
+    period = min(last - first + 1, horizon.day_blocks)
+    missing = np.arange(last + 1, block)
+    known = last - (last - missing) % period
+    for name in ("maxima", "at_node_peak"):
+        ring = pods[name][row]
+        ring[missing % len(ring)] = ring[known % len(ring)]
+        ring[block % len(ring)] = 0.0
 
 
 def record(
@@ -115,7 +131,8 @@ def learn_ends(
 def _add_first(
     pods: EntityRows, rows: IntArray, horizon: Horizon, experience: FleetExperience
 ) -> None:
-    rows = rows[pods["request"][rows] > 0.0]
+    """Pass on first horizons, but no borrowed ones: they count once."""
+    rows = rows[(pods["request"][rows] > 0.0) & (pods["arrived"][rows] == pods["first_step"][rows])]
     blocks = pods["first_step"][rows, None] // horizon.block_steps + np.arange(horizon.blocks)
     usage = pods["maxima"][rows[:, None], blocks % horizon.ring_blocks]
     experience.add_first_windows(usage / pods["request"][rows, None])

@@ -258,7 +258,8 @@ class Learner:
         view = view_of(nodes, self._models, self._slots, self._horizons)
         lengths_ms = batch.end_ms - np.array([head.start_ms for head in batch.heads], np.int64)
         uids = [node.listed.uids for node in nodes]
-        windows = WindowUsage(lengths_ms, entities, pods, uids)
+        workloads = [node.listed.workloads for node in nodes]
+        windows = WindowUsage(lengths_ms, entities, pods, uids, workloads)
         for predictor in learners:
             with named(predictor):
                 predictor.learn(view, windows)

@@ -22,6 +22,7 @@ from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.workloads import Workload
 
 _T = TypeVar("_T", bound=np.generic)
 _PROD_NEEDS: Final = frozenset(("system", "prod", "none"))
@@ -122,13 +123,15 @@ class Predictor(Protocol):
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
     """What the last windows of the nodes in a view add to it: their lengths `window_ms` (k,); the
-    usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; and the `uids` of
-    the pods of each node, the same tuple until one of them changes."""
+    usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; and of the pods
+    of each node their `uids` and `workloads`, None where unknown, the same tuples until one of them
+    changes; no workloads if all are unknown."""
 
     window_ms: IntArray
     entities: FloatArray
     pods: FloatArray
     uids: Sequence[tuple[str, ...]]
+    workloads: Sequence[tuple[Workload | None, ...]]
 
 
 @runtime_checkable

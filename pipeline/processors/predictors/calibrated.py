@@ -126,6 +126,7 @@ class Calibrated:
         runs, classes = ~view.ended[pods], view.classes[pods]
         peaks = pools.close(
             windows.uids[i],
+            windows.workloads[i],
             runs & (classes == _PROD_CLASS),
             runs & (classes == _UNKNOWN_CLASS),
             view.requests[pods],

@@ -8,11 +8,13 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASSES
 from pipeline.processors.model.training_batch import NodeWindow
+from pipeline.topics.workloads import NO_WORKLOAD, Workload
 
 _START_MS: Final = 1_700_000_000_000 // 86_400_000 * 86_400_000
 _MINUTE_MS: Final = 60_000
 GIB: Final = 2.0**30
 _WINDOWS: Final = 40
+_WORKLOADS: Final = (Workload("shop", "Deployment", "web"), NO_WORKLOAD, None)
 
 
 def random_windows(random: np.random.Generator) -> list[NodeWindow]:
@@ -24,7 +26,8 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
         node = str(random.choice([*ends]))
         ends[node] += int(random.choice([1, 1, 1, 1, 1, 1, 0, -1, 5, 200]))
         end_ms = _START_MS + ends[node] * 10 * _MINUTE_MS
-        uids = [f"pod-{i}" for i in np.flatnonzero(random.random(7) < 0.5)]
+        numbers = np.flatnonzero(random.random(7) < 0.5).tolist()
+        uids = [f"pod-{i}" for i in numbers]
         pods = len(uids)
         active = random.random(pods) < 0.8
         windows.append(
@@ -51,6 +54,7 @@ def random_windows(random: np.random.Generator) -> list[NodeWindow]:
                 pod_ages=random.choice([10.0, 1e9, np.nan], pods),
                 pod_active=active,
                 pod_ended=~active & (random.random(pods) < 0.5),
+                pod_workloads=[_WORKLOADS[i % len(_WORKLOADS)] for i in numbers],
             )
         )
     return windows
@@ -86,6 +90,9 @@ def steady_window(number: int, usage: FloatArray, requests: FloatArray | None = 
 
 
 def reversed_pods(window: NodeWindow) -> NodeWindow:
-    columns = ("pod_classes", "pod_usage", "requests", "pod_ages", "pod_active", "pod_ended")
+    columns = (
+        "pod_classes", "pod_usage", "requests", "pod_ages", "pod_active", "pod_ended",
+        "pod_workloads",
+    )  # fmt: skip
     backwards = {name: getattr(window, name)[::-1] for name in columns}
     return dataclasses.replace(window, pod_uids=window.pod_uids[::-1], **backwards)

@@ -11,6 +11,8 @@ from pipeline.processors.backtest.judge import settings_hash
 from pipeline.processors.backtest.protocol import outcomes
 from pipeline.processors.backtest.replay import Run, calibrated, replay
 from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.backtest.trace_windows import windows
+from pipeline.topics.workloads import NO_WORKLOAD
 from tests.processors.backtest.test_replay import STEPS, tables, trace_of, with_another_future
 
 _HORIZON_STEPS = 12  # of half an hour
@@ -68,3 +70,16 @@ def test_variants_have_names_and_hashes_of_their_own() -> None:
 def test_a_horizon_of_more_than_a_day_is_refused() -> None:
     with pytest.raises(PredictorError, match="longer than a day"):
         predictions(trace_of(tables()), 0.1, hours=30.0)
+
+
+def test_windows_of_a_trace_have_the_workloads_of_its_stays() -> None:
+    trace = trace_of(tables())
+    names = np.array(["", "Deployment/shop/web", "CronJob/shop/night"])
+    workloads = names[np.arange(len(trace.pods)) % 3]
+    seen = set()
+    for stays, batch in windows(replace(trace, workloads=tuple(workloads.tolist()))):
+        listed = [workload for head in batch.heads for workload in head.pods.workloads]
+        assert [workload and workload.name for workload in listed] == workloads[stays].tolist()
+        seen.update(listed)
+    assert len(seen) == 3
+    assert NO_WORKLOAD in seen

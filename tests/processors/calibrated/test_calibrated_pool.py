@@ -128,18 +128,6 @@ def test_usage_above_the_requests_is_no_exceedance_where_nothing_is_given_away()
     assert (levels[1] < RISKS).all()
 
 
-def test_a_pod_with_a_donor_continues_its_history() -> None:
-    stream = list(stationary(3, 130, nodes=2))
-    renamed = [(step, replace(usage, pods=usage.pods + 10_000)) for step, usage in stream[120:]]
-    donors = stream[0][1].pods
-    renamed[0] = (120, replace(renamed[0][1], donors=donors))
-    kept, strangers = [*stream[:120], *renamed], [*stream[:120], *renamed]
-    strangers[120] = (120, replace(renamed[0][1], donors=None))
-    undisturbed = _run(new_pool(), stream)[120].peaks
-    assert _run(new_pool(), kept)[120].peaks == pytest.approx(undisturbed, rel=0.1)
-    assert _run(new_pool(), strangers)[120].peaks != pytest.approx(undisturbed, rel=0.1)
-
-
 def test_unknown_usage_counts_as_the_last_known() -> None:
     stream = list(stationary(4, 60, nodes=2))
     gap = [

@@ -14,14 +14,16 @@ from pipeline.kafka.producer import LARGEST_VALUE_BYTES
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
 from pipeline.processors.calibrated.horizon import Horizon
-from pipeline.processors.calibrated.limits import HISTORY_BYTES
-from pipeline.processors.calibrated.node_pools import NodePools
+from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
+from pipeline.processors.calibrated.node_pools import NodePools, horizon_of
+from pipeline.processors.calibrated.pod_history import history_bytes
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.learner import MAX_PODS
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.processors.model.state_codec import decode, encode
 from pipeline.processors.model.training_batch import NodeWindow
+from pipeline.topics.workloads import NO_WORKLOAD, Workload
 from tests.processors.predictors.answers import answer, learned
 from tests.processors.windows import GIB, Pod, window
 
@@ -31,6 +33,7 @@ PROD = ENTITIES.index("prod")
 HORIZON_SECONDS = 21_600.0
 MARGIN = 1.1
 NAMES = ("a", "b", "c")
+WORKLOADS = (Workload("shop", "Deployment", "web"), NO_WORKLOAD, None)
 
 
 def minute(number: int, pods: Sequence[Pod], length: int = 1) -> NodeWindow:
@@ -201,9 +204,11 @@ def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -
     bank = learned([], "calibrated", "percentile", options=options, horizon_seconds=horizon_seconds)
     for i in range(48):
         cores = random.lognormal(-1.5, 0.5, (MAX_PODS, 2))
+        # All pods of the first steps end.
+        names = [f"early-{uid}" for uid in uids] if i < 3 else uids
         pods = [
             Pod(uid, (float(c), float(m) * GIB), requests=(float(asked[j]), GIB))
-            for j, (uid, (c, m)) in enumerate(zip(uids, cores, strict=True))
+            for j, (uid, (c, m)) in enumerate(zip(names, cores, strict=True))
         ]
         bank.apply([minute(5 * i + 5, pods, length=5)])
     # A whole day, and whole histories, as noisy as these hours.
@@ -213,16 +218,19 @@ def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -
     bank.store.models.store["recent"][node.pod_rows] = np.moveaxis(codes, 0, 1)
     pools = bank.store.slots["calibrated_pools"][node.slot]
     for pool in pools._pools:
-        for ring in ("maxima", "at_node_peak"):
-            values = pool._pods[ring]
-            values[...] = random.lognormal(5.0, 0.5, values.shape)
+        for rows in (pool._pods, pool._departed):
+            for ring in ("maxima", "at_node_peak"):
+                values = rows[ring]
+                values[...] = random.lognormal(5.0, 0.5, values.shape)
     # The pods with the largest requests have a history.
-    kept = HISTORY_BYTES // (2 * pools._pools[0].pod_bytes)
+    bytes_of_pod = 2 * history_bytes(horizon_of(horizon_seconds))
+    kept, departed = HISTORY_BYTES // bytes_of_pod, DEPARTED_BYTES // bytes_of_pod
     assert kept >= 96
     largest = pools._ids_of(tuple(uids))[asked > MAX_PODS - kept]
     assert pools._pools[0].knows(largest).all()
     assert [pool.size[0] for pool in pools._pools] == [kept, kept]
-    assert HISTORY_BYTES * 0.9 < len(pools.pack()) < HISTORY_BYTES * 1.1
+    assert [len(pool._departed) for pool in pools._pools] == [departed, departed]
+    assert 0.9 < len(pools.pack()) / (HISTORY_BYTES + DEPARTED_BYTES) < 1.1
     # The others count their requests.
     assert prod(bank)["arrived"] == pytest.approx(asked[asked <= MAX_PODS - kept].sum() / 1000.0)
     assert len(bank.encode_state("node-a")) < LARGEST_VALUE_BYTES
@@ -255,6 +263,30 @@ def test_a_member_of_a_maximum_has_pools_of_its_own() -> None:
         learned([], "max", options={"max": options["max"]}, horizon_seconds=3600.0)
 
 
+def rollout(known: bool, request: float = 2000.0) -> float:
+    """By how much the peak of Prod grows when all pods, which requested 2000, are replaced by
+    others that have this request, of the same workloads if `known`."""
+    cores, hours = usage_of(12, 60 * 24), 60 * 22
+    windows = [minute(i + 1, pods_of(row, requests=(2000.0, GIB))) for i, row in enumerate(cores)]
+    workloads = [Workload("shop", "StatefulSet", uid) for uid in NAMES] if known else ()
+    for i in range(hours, hours + 20):
+        pods = pods_of(cores[i], requests=(request, GIB))
+        windows[i] = minute(i + 1, [replace(pod, uid=f"new-{pod.uid}") for pod in pods])
+    windows = [replace(window, pod_workloads=workloads) for window in windows]
+    bank = learned_risk(windows[:hours])
+    before = prod(bank)["peak"]
+    bank.apply(windows[hours : hours + 20])
+    return prod(bank)["peak"] / before
+
+
+def test_a_rollout_of_known_workloads_keeps_the_peak() -> None:
+    assert 0.97 < rollout(known=True) < 1.03 < rollout(known=False)
+
+
+def test_a_rollout_that_asks_for_twice_as_much_does_not_double_the_peak() -> None:
+    assert 1.0 < rollout(known=True, request=4000.0) < 1.4
+
+
 def churning(seed: int, minutes: range, node: str) -> list[NodeWindow]:
     """Windows of five minutes whose pods come and go, some of them unknown or absent."""
     random = np.random.default_rng(seed)
@@ -269,8 +301,9 @@ def churning(seed: int, minutes: range, node: str) -> list[NodeWindow]:
             )
             for n in numbers
         ]
+        workloads = [WORKLOADS[int(pod.uid.split("-")[1]) % len(WORKLOADS)] for pod in pods]
         if random.random() > 0.05:
-            windows.append(replace(minute(end, pods, length=5), node=node))
+            windows.append(replace(minute(end, pods, length=5), node=node, pod_workloads=workloads))
     return windows
 
 

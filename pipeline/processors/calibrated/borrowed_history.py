@@ -1,0 +1,148 @@
+"""What history a new pod takes over: its own after an absence, or that of a pod of its workload.
+
+A pod that ended leaves its history for some days. A new pod borrows the first that there is:
+
+1. its own history, if it returns;
+2. the history of the pod of its workload that ended last, within the last hour: it replaces it;
+3. a copy of the longest history among the running pods of its workload;
+4. the history of the pod of its workload that ended last, however long ago.
+
+Usage is taken over as it is, not in proportion to the request: another request does not change what
+the same program uses.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, IntArray
+from pipeline.processors.calibrated import pod_history
+from pipeline.processors.calibrated.entity_rows import EntityRows
+from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.model.column_store import Column
+
+NO_WORKLOAD: Final = -1
+_RETAINED_DAYS: Final = 7.0
+"""How long the history of a pod that ended stays: the shape looks back as far."""
+_REPLACEMENT_SECONDS: Final = 3600
+
+
+def departed_rows(horizon: Horizon) -> EntityRows:
+    """Empty rows for pods that ended: the columns of pods, and the last step at which they ran."""
+    return EntityRows(
+        {**pod_history.pod_columns(horizon), "last_step": Column((), "<i8", pod_history.NO_STEP)}
+    )
+
+
+def keep(
+    departed: EntityRows,
+    pods: EntityRows,
+    rows: IntArray,
+    last_step: int,
+    most: int,
+    horizon: Horizon,
+) -> None:
+    """Add the histories of the pods in `rows`, which ran last at `last_step`, to those of departed
+    ones, of which `most` stay (see `_surplus`)."""
+    if not most:
+        return
+    added = departed.add(pods["id"][rows])
+    _copy(pods, rows, departed, added)
+    departed["last_step"][added] = last_step
+    surplus = _surplus(departed, most, horizon)
+    if len(surplus):
+        departed.remove(surplus)
+
+
+def expire(departed: EntityRows, step: int, horizon: Horizon) -> None:
+    """Drop histories of pods that ended too long ago."""
+    oldest = step - horizon.steps_of_days(_RETAINED_DAYS)
+    expired = departed.rows[departed["last_step"][departed.rows] < oldest]
+    if len(expired):
+        departed.remove(expired)
+
+
+def _surplus(departed: EntityRows, most: int, horizon: Horizon) -> IntArray:
+    """The rows beyond the `most` that stay: the newest of each workload, then the second newest of
+    each, and so on, so that a job with ever new pods does not push out the others; last of all pods
+    that were young, because jobs may have new names for ever, and pods without a workload, which
+    seldom return."""
+    if len(departed) <= most:
+        return np.zeros(0, np.int64)
+    rows = departed.rows
+    workloads, last = departed["workload"][rows], departed["last_step"][rows]
+    newest_first = np.lexsort((departed["id"][rows], -last, workloads))
+    rows, workloads = rows[newest_first], workloads[newest_first]
+    _, first = np.unique(workloads, return_index=True)
+    rank = np.arange(len(rows)) - first[np.searchsorted(workloads[first], workloads)]
+    last = departed["last_step"][rows]
+    was_young = last - departed["first_step"][rows] < horizon.young_steps
+    order = np.lexsort((-last, rank, was_young | (workloads == NO_WORKLOAD)))
+    surplus: IntArray = rows[order[most:]]
+    return surplus
+
+
+def take_over(
+    pods: EntityRows, rows: IntArray, present: IntArray, departed: EntityRows, step: int,
+    horizon: Horizon,
+) -> None:  # fmt: skip
+    """Give the new pods in `rows`, whose history is empty, the history that they borrow, if there
+    is any. `present` are the rows of the pods that ran before and still run."""
+    claimed: BoolArray = np.zeros(len(departed["id"]), np.bool_)
+    recent = step - _REPLACEMENT_SECONDS // horizon.step_seconds
+    returned = departed.find(pods["id"][rows])
+    claimed[returned[returned >= 0]] = True
+    for row, own in zip(rows.tolist(), returned.tolist(), strict=True):
+        heir = np.array([row])
+        workload = pods["workload"][row]
+        if own < 0 and workload != NO_WORKLOAD:
+            own, sibling = _donor(pods, present, departed, claimed, workload, recent)
+            if sibling >= 0:
+                _borrow(pods, np.array([sibling]), pods, heir, step)
+                continue
+        if own >= 0:
+            claimed[own] = True
+            _borrow(departed, np.array([own]), pods, heir, step)
+            pod_history.continue_after_gap(
+                pods, row, int(departed["last_step"][own]), step, horizon
+            )
+    if claimed.any():
+        departed.remove(np.flatnonzero(claimed))
+
+
+def _donor(
+    pods: EntityRows,
+    present: IntArray,
+    departed: EntityRows,
+    claimed: BoolArray,
+    workload: int,
+    recent: int,
+) -> tuple[int, int]:
+    """The row in `departed` or that in `pods` to borrow from; -1 for the other one, or both."""
+    gone = departed.rows[departed["workload"][departed.rows] == workload]
+    # The newest, then the longest history, then the lowest id.
+    order = np.lexsort((departed["first_step"][gone], -departed["last_step"][gone], claimed[gone]))
+    gone = gone[order]
+    if len(gone) and not claimed[gone[0]] and departed["last_step"][gone[0]] >= recent:
+        return int(gone[0]), -1
+    siblings = present[pods["workload"][present] == workload]
+    if len(siblings):
+        return -1, int(siblings[np.argmin(pods["first_step"][siblings])])
+    return (int(gone[0]) if len(gone) else -1), -1
+
+
+def _borrow(
+    donors: EntityRows, donor_rows: IntArray, pods: EntityRows, rows: IntArray, step: int
+) -> None:
+    """Copy the history of the donor; what is known of the heir itself stays."""
+    own = {name: pods[name][rows] for name in ("node", "request", "limit", "workload")}
+    _copy(donors, donor_rows, pods, rows)
+    for name, values in own.items():
+        pods[name][rows] = values
+    pods["arrived"][rows] = step
+
+
+def _copy(source: EntityRows, source_rows: IntArray, target: EntityRows, rows: IntArray) -> None:
+    for name in source.columns.columns:
+        if name != "id" and name in target.columns:
+            target[name][rows] = source[name][source_rows]

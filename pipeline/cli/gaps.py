@@ -10,9 +10,9 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import write_atomically
-from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
+from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import TraceInput, trace_input_options
+from pipeline.cli.trace_inputs import INPUT_SETTINGS, TraceInput, trace_input_options
 from pipeline.errors import UsageError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.gaps import Gaps, Grouping, Share, measure_gaps
@@ -114,7 +114,7 @@ class GapsList(msgspec.Struct, frozen=True, kw_only=True):
     help="Write a page with figures here: one file, to open in a browser.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.training_statistic")
+@settings_options(*INPUT_SETTINGS)
 @trace_input_options
 def command(
     settings: Settings,

@@ -14,7 +14,7 @@ from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.cli.trace_inputs import folder_input
+from pipeline.cli.trace_inputs import INPUT_SETTINGS, TraceInput, optional_trace_input
 from pipeline.errors import InvalidPolicyError, SpringtideError, UsageError
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.scheduler_findings import Finding, findings
@@ -219,10 +219,20 @@ def read_findings(file: Path, settings: Settings, url: str | None = None) -> lis
 
 _DEFAULT_LOAD: Final = SimulatedLoad()
 _MOST_SERIES: Final = 2000
-"""Pods of a trace that are drawn from: their usage takes 8 bytes per step."""
+"""Pods of a trace that are drawn from."""
+_MOST_SAMPLES: Final = 16_000_000
+"""Their steps: usage and where it is known take about 40 bytes each."""
 
 
-@command.command(name="simulate", cls=Command, exit_codes={0: "printed"})
+@command.command(
+    name="simulate",
+    cls=Command,
+    exit_codes={
+        0: "printed",
+        1: "failure: an input is damaged or too large, or Kafka is unavailable",
+        3: "with --live: the topic is missing",
+    },
+)
 @click.option(
     "--wanted", "wanted_percent", type=FiniteRange(20, 95), default=50.0, show_default=True,
     help="CPU usage to reach, in percent.",
@@ -251,20 +261,18 @@ _MOST_SERIES: Final = 2000
     "--deviation", type=FiniteRange(0, 5), default=_DEFAULT_LOAD.deviation, show_default=True,
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
-@click.option(
-    "--trace", "folder", type=click.Path(path_type=Path),
-    help="Take requests and usage of pods from the traces in this folder, in place of --request, "
-    "--used and --deviation.",
-)  # fmt: skip
 @click.option("--dataset", "names", multiple=True, help="With --trace: only this data set.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True,
     help="Seed of the random numbers.",
 )  # fmt: skip
 @output_option
+@settings_options(*INPUT_SETTINGS)
+@optional_trace_input
 def simulate_targets(
-    wanted_percent: float, nodes: int, cores: int, pods: int, request: int, used: float,
-    deviation: float, folder: Path | None, names: Sequence[str], seed: int, as_json: bool,
+    settings: Settings, inputs: TraceInput | None, wanted_percent: float, nodes: int, cores: int,
+    pods: int, request: int, used: float, deviation: float, names: Sequence[str], seed: int,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate which usage targets of TargetLoadPacking lead to.
 
@@ -272,28 +280,33 @@ def simulate_targets(
     best, and uses a share of its request given by --used and --deviation. The command prints the
     usage in the hour after the last pod for --wanted as the target, and for lower targets: pods are
     placed until the expected usage reaches the target, and actual usage varies around it. With
-    --trace each pod is one of a trace from a random time on.
+    --trace or --live each pod requests and uses what one of the past did from a random time on, in
+    place of --request, --used and --deviation.
 
     \b
     Examples:
       springtide scheduler simulate
       springtide scheduler simulate --wanted 60 --nodes 50 --pods 800 --deviation 0.5
       springtide scheduler simulate --trace traces --dataset april
+      springtide scheduler simulate --trace /var/lib/springtide/archive --since 7d
+      springtide scheduler simulate --live --since 24h
     """
-    if names and folder is None:
+    if names and inputs is None:
         raise click.UsageError("--dataset is without --trace: give the folder that has it")
     load = SimulatedLoad(
         nodes, cores * 1000, pods, _DEFAULT_LOAD.pods_per_window, request, used, deviation
     )
-    series = None if folder is None else _usage_series(folder, names)
+    series = None if inputs is None else usage_series(inputs, names)
     try:
         outcomes = [
             simulate(load, wanted_percent - below, wanted_percent, seed, series)
             for below in (0.0, 5.0, 10.0, 15.0)
         ]
     except ValueError as error:
+        if inputs is None:
+            raise
         raise UsageError(
-            f"{folder}: {error}", hint="give fewer --pods, or a longer trace"
+            f"{inputs.title}: {error}", hint="give fewer --pods, or a longer trace"
         ) from error
     if as_json:
         click.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
@@ -301,15 +314,16 @@ def simulate_targets(
         print_lines(_simulation_lines(outcomes))
 
 
-def _usage_series(folder: Path, names: Sequence[str]) -> UsageSeries:
-    """The pods of the first data set, of the first of its scenarios."""
-    inputs = folder_input(folder)
+def usage_series(inputs: TraceInput, names: Sequence[str]) -> UsageSeries:
+    """Pods of the first data set, of the first of its scenarios: all, or so many that are as far
+    apart as possible, because neighbours are of one node."""
     trace = next(inputs.read(inputs.chosen(names)[0]))
-    pods = range(min(len(trace.pods), _MOST_SERIES))
+    most = min(_MOST_SERIES, max(_MOST_SAMPLES // trace.steps, 1))
+    pods = np.linspace(0, len(trace.pods) - 1, min(len(trace.pods), most)).astype(np.int64)
     usage = np.full((len(pods), trace.steps), np.nan)
-    for pod in pods:
-        usage[pod, trace.start[pod] : trace.end[pod]] = trace.stay_usage(pod)[:, 0]
-    return UsageSeries(usage, trace.requests[: len(pods), 0], trace.step_seconds)
+    for row, pod in enumerate(pods.tolist()):
+        usage[row, trace.start[pod] : trace.end[pod]] = trace.stay_usage(pod)[:, 0]
+    return UsageSeries(usage, trace.requests[pods, 0], trace.step_seconds)
 
 
 def _format_usage(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ import click
 
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.model_export import require_new
-from pipeline.cli.options import silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, silence_logs
 from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_progress, printable
 from pipeline.errors import UsageError
@@ -21,6 +21,9 @@ from pipeline.sources.trace_folders import datasets, has_traces, is_input, read_
 
 LIVE: Final = "live"
 """The name of the data set of the live log."""
+
+INPUT_SETTINGS: Final = (*KAFKA_CLIENT, "kafka.partitions", "model.training_statistic")
+"""The settings that a command with these inputs needs."""
 
 STATISTIC: Final = ModelSettings().training_statistic
 """The statistic of usage that models learn by default."""
@@ -70,20 +73,36 @@ def trace_input_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator below `settings_options`: `FOLDER`, or `--live`, with `--since` and `--until`; the
     command gets `inputs`, a `TraceInput`.
 
-    The command needs the settings of Kafka's client, `kafka.partitions` and
-    `model.training_statistic`.
+    The command needs `INPUT_SETTINGS`.
     """
+    folder = click.argument("folder", type=click.Path(path_type=Path), required=False)
+    return _with_inputs(function, folder, "FOLDER")
 
+
+def optional_trace_input(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with `--trace` in place of `FOLDER`; `inputs` is None without an input."""
+    folder = click.option(
+        "--trace", "folder", type=click.Path(path_type=Path),
+        help="Read the traces in this folder, or an archive.",
+    )  # fmt: skip
+    return _with_inputs(function, folder, "--trace")
+
+
+def _with_inputs(
+    function: Callable[..., Any], folder_parameter: Callable[..., Any], name: str
+) -> Callable[..., Any]:
     @wraps(function)
     def run(
         settings: Settings, folder: Path | None, live: bool, since: float | None,
         until: float | None, **parameters: Any,
     ) -> Any:  # fmt: skip
-        inputs = _inputs(settings, folder, live, Span(since, until))
+        span = Span(since, until)
+        is_drawn = name == "--trace" and folder is None and not live and span == EVERYTHING
+        inputs = None if is_drawn else _inputs(settings, folder, live, span, name)
         return function(settings=settings, inputs=inputs, **parameters)
 
     options = (
-        click.argument("folder", type=click.Path(path_type=Path), required=False),
+        folder_parameter,
         click.option(
             "--live", is_flag=True, help="Read springtide.windows in place of a folder."
         ),
@@ -103,13 +122,15 @@ def trace_input_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-def _inputs(settings: Settings, folder: Path | None, live: bool, span: Span) -> TraceInput:
+def _inputs(
+    settings: Settings, folder: Path | None, live: bool, span: Span, name: str
+) -> TraceInput:
     if span.since is not None and span.until is not None and span.until <= span.since:
         raise UsageError("--until is not after --since", hint="give a later --until")
     if live == (folder is not None):
         raise UsageError(
-            "give either FOLDER or --live",
-            hint="FOLDER has traces or is an archive; --live reads springtide.windows",
+            f"give either {name} or --live",
+            hint=f"{name} has traces or is an archive; --live reads springtide.windows",
         )
     statistic, kafka = settings.model.training_statistic, settings.kafka
     if folder is not None:

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from pipeline.cli import scheduler
 from pipeline.cli.main import cli
+from pipeline.cli.scheduler import usage_series
+from pipeline.cli.trace_inputs import folder_input
 
 
 def run(*arguments: str) -> Result:
@@ -121,6 +125,31 @@ def test_simulate_shows_that_lower_targets_overshoot_less() -> None:
         ("--nodes", "0"), ("--wanted", "nan"), ("--used", "nan", "-o", "json"), ("--dataset", "a"),
     ):  # fmt: skip
         assert run("simulate", *flags).exit_code == 2
+
+
+def test_simulate_takes_the_inputs_of_other_commands(tmp_path: Path) -> None:
+    trace = ("--trace", "tests/data/traces", "--pods", "30")
+    outcomes = json.loads(run("simulate", *trace, "-o", "json").stdout)
+    assert [one["target_percent"] for one in outcomes] == [50, 45, 40, 35]
+    for flags, problem in (
+        (("--since", "1h"), "give either --trace or --live"),
+        ((*trace, "--live"), "give either --trace or --live"),
+        ((*trace, "--until", "1h"), "do not apply to the traces in tests/data/traces"),
+        (("--trace", str(tmp_path)), "has no trace, and is no archive"),
+    ):
+        result = run("simulate", *flags)
+        assert (result.exit_code, problem in result.stderr) == (2, True), result.output
+
+
+def test_pods_of_a_long_trace_are_drawn_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = folder_input(Path("tests/data/traces"))
+    trace = next(traces.read("google_jobs"))
+    monkeypatch.setattr(scheduler, "_MOST_SAMPLES", 3 * trace.steps)
+    series = usage_series(traces, [])
+    chosen = [0, (len(trace.pods) - 1) // 2, len(trace.pods) - 1]
+    assert series.requests.tolist() == trace.requests[chosen, 0].tolist()
+    known = (~np.isnan(series.usage)).sum(axis=1)
+    assert known.tolist() == [int((~np.isnan(trace.stay_usage(pod)[:, 0])).sum()) for pod in chosen]
 
 
 def test_simulate_reports_targets_that_cannot_be_reached() -> None:

@@ -1,4 +1,4 @@
-"""`springtide backtest` and `gaps` on a real broker: a trace that was played, its windows in the
+"""Commands that read past usage, on a real broker: a trace that was played, its windows in the
 live log, and their archive give the same results."""
 
 import asyncio
@@ -32,6 +32,18 @@ pytestmark = pytest.mark.broker
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 START = 1_764_374_400  # midnight, 29 November 2025
 NODES, STEPS = 3, 300
+POLICY = """\
+apiVersion: descheduler/v1alpha2
+kind: DeschedulerConfiguration
+profiles:
+- name: balance
+  plugins: {balance: {enabled: [{name: LowNodeLoad}]}}
+  pluginConfig:
+  - name: LowNodeLoad
+    args: {highThresholds: {cpu: 10}, lowThresholds: {cpu: 2}}
+---
+model: {half_life_seconds: {cpu: 7200}}
+"""
 
 
 def part_of_a_trace() -> Trace:
@@ -111,8 +123,33 @@ async def test_a_trace_its_live_log_and_its_archive_give_the_same_results(
     assert await gaps(folder) == pytest.approx(gaps_of_archive, rel=1e-9)
     assert "Deployment/trace/cart" in gaps_of_archive.values()
 
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+
+    async def what_if(*source: str | Path) -> dict[str, Any]:
+        file = tmp_path / "compared.json"
+        await output("what-if", *source, "--policy", policy, "--json", file, "--overwrite")
+        return flat(json.loads(file.read_text()))
+
+    of_archive = await what_if(archive)
+    assert await what_if(*live) == of_archive
+    assert of_archive[".items[0].total.new.node_cpu_hot_hours"] > 0
+
+    async def simulated(*source: str | Path) -> Any:
+        return json.loads(
+            await output("scheduler", "simulate", "--pods", "60", *source, "-o", "json")
+        )
+
+    of_archive = await simulated("--trace", archive)
+    assert await simulated(*live) == of_archive
+    assert await simulated("--trace", folder) == [
+        pytest.approx(outcome, rel=1e-6) for outcome in of_archive
+    ]
+    assert of_archive != await simulated()
+
     half = format_time(START + STEPS * trace.step_seconds // 2)
     for span in (("--until", half), ("--since", half)):
         part = await gaps(archive, *span, by="node")
         assert part[".items[0].steps"] == STEPS // 2
         assert await gaps(*live, *span, by="node") == part
+        assert await simulated(*live, *span) == await simulated("--trace", archive, *span)

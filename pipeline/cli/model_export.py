@@ -4,9 +4,13 @@ Each file is written beside its place and then moved there: an interrupted expor
 only, old and new.
 """
 
+import errno
 import json
 import os
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -131,16 +135,36 @@ def require_new(path: Path, *, overwrite: bool) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically. A symbolic link is followed."""
+    """Write a file atomically: an interrupted or failed command leaves no part of it. A symbolic
+    link is followed."""
     path = path.resolve()
     part = path.with_name(f"{path.name}.part")
     try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
+        with _interrupted_by_sigterm():
+            part.write_bytes(content)
+            part.replace(path)
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        if not isinstance(error, OSError):
+            raise
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SpringtideError(
             f"cannot write {path}: {error.strerror}",
-            hint="choose another file, in a directory that you may write to",
+            hint="free space, or choose a file on another disk"
+            if is_full
+            else "choose another file, in a directory that you may write to",
         ) from error
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C: its default action would leave a part of the file."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread handles signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -40,6 +40,7 @@ def read_csv(
                 stream,
                 # With threads, errors do not name the row.
                 read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),  # of quoted names
                 convert_options=pyarrow.csv.ConvertOptions(
                     column_types=wanted,
                     include_columns=[*wanted],

@@ -147,6 +147,20 @@ def test_csv_files_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert trace.workloads == ("shop/cart",)
 
 
+def test_names_in_csv_files_may_have_line_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a\r\nb\n" * 20
+    rows = SERIES_CSV.replace("\na,", f'\n"{name}",')
+    # Blocks end within a name.
+    monkeypatch.setattr(csv_files, "_BLOCK_BYTES", 300)
+    write_csv(tmp_path, rows, PLACEMENT_CSV.replace("pod,a,", f'"{name}","{name}",'))
+    (trace,) = read_dataset(tmp_path, "a")
+    assert len(trace.pods) == 1
+    assert trace.pods == trace.series
+    assert trace.stay_usage(0)[:, 0].tolist() == [2.5, 2.5, 3.0]
+
+
 def test_tables_of_two_kinds(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_csv(tmp_path)

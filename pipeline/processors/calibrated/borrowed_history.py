@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.processors.arrays import BoolArray, IntArray
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.calibrated import pod_history
 from pipeline.processors.calibrated.entity_rows import EntityRows
 from pipeline.processors.calibrated.horizon import Horizon
@@ -108,6 +108,21 @@ def take_over(
             )
     if claimed.any():
         departed.remove(np.flatnonzero(claimed))
+
+
+def highest_usage(pods: EntityRows, departed: EntityRows, workloads: IntArray) -> FloatArray:
+    """The highest usage of pods of each workload, (n,), NaN where none has a history."""
+    both = (pods, departed)
+    owners = np.concatenate([of_pods["workload"][of_pods.rows] for of_pods in both])
+    usage = np.concatenate([of_pods["maxima"][of_pods.rows].max(axis=1) for of_pods in both])
+    known, places = np.unique(owners, return_inverse=True)
+    highest = np.zeros(len(known) + 1)
+    np.maximum.at(highest, places, usage)
+    highest[-1] = np.nan
+    at = np.searchsorted(known, workloads)
+    is_known = np.isin(workloads, known)
+    result: FloatArray = highest[np.where(is_known, at, -1)]
+    return result
 
 
 def _donor(

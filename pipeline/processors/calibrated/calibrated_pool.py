@@ -74,7 +74,8 @@ class CalibratedPool:
     not.
     `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
     of `fleet_prior`. A pool of a `single_node` has no margins beside those of the node and the
-    prior, no budget to spend elsewhere, and a smaller experience.
+    prior, no budget to spend elsewhere, and a smaller experience. The histories of at most
+    `most_departed` ended pods stay for new ones to borrow.
     """
 
     def __init__(
@@ -141,6 +142,11 @@ class CalibratedPool:
         known = rows >= 0
         highest[known] = self._pods["maxima"][rows[known]].max(axis=1)
         return highest
+
+    def highest_usage_of_workloads(self, workloads: IntArray) -> FloatArray:
+        """The highest usage of any pod of each of these workloads within the histories that a new
+        one could take over, NaN if there is none."""
+        return borrowed_history.highest_usage(self._pods, self._departed, workloads)
 
     def outcome_weights(self, nodes: IntArray) -> FloatArray:
         """The weight of the outcomes of each of these nodes, which have rows, in horizons."""

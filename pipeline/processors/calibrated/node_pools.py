@@ -90,6 +90,10 @@ class NodePools:
         for r, pool in enumerate(self._pools):
             used = usage[:, r] / _UNITS[r]
             known, highest = pool.knows(ids), np.fmax(pool.highest_usage(ids), used)
+            is_new = ~known & (workload_ids != NO_WORKLOAD)
+            if is_new.any():
+                others = pool.highest_usage_of_workloads(workload_ids[is_new])
+                highest[is_new] = np.fmax(highest[is_new], others)
             request = np.where(requests[:, r] > 0.0, requests[:, r] / _UNITS[r], highest)
             counts = (of_prod | (of_unknown_class & known)) & (known | ~np.isnan(used))
             counts = self._with_history(ids, counts & ~np.isnan(request), known, request)

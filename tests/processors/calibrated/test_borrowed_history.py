@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage, PoolPeaks
@@ -232,6 +234,38 @@ def test_a_pool_restored_at_any_step_continues_exactly(seed: int) -> None:
         results += _peaks(pool, stream[first:last])
     for got, expected in zip(results, undisturbed, strict=True):
         assert (got.peaks == expected.peaks).all()
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_histories_under_random_churn(seed: int) -> None:
+    """Pods of a few workloads come, go and return at any step, listed in any order."""
+    random = np.random.default_rng(seed)
+    pool, mixed, began = new_pool(most_departed=3), new_pool(most_departed=3), dict[int, int]()
+    for step in np.cumsum(random.integers(1, 4, 120)).tolist():
+        ids = np.sort(random.choice(12, random.integers(0, 6), replace=False))
+        workloads = ids % 4 - 1
+        usage = random.lognormal(3.0, 1.0, len(ids))
+        listed = PodUsage(
+            ids, 0 * ids, usage, np.full(len(ids), 60.0), np.full(len(ids), 240.0), workloads
+        )
+        order = random.permutation(len(ids))
+        names = ("pods", "nodes", "usage", "requests", "limits", "workloads")
+        pool.observe(step, listed)
+        mixed.observe(step, PodUsage(*(getattr(listed, name)[order] for name in names)))
+        pool.predict()
+        mixed.predict()
+        assert pool.state() == mixed.state()
+        rows, departed = pool._pods.rows, pool._departed
+        assert len(departed) <= 3
+        assert (departed.find(ids) < 0).all()
+        for pod, workload in zip(ids.tolist(), workloads.tolist(), strict=True):
+            began.setdefault(workload if workload >= 0 else -1 - pod, step)
+        firsts = zip(
+            ids.tolist(), workloads.tolist(), pool._pods["first_step"][rows].tolist(), strict=True
+        )
+        for pod, workload, first in firsts:
+            assert began[workload if workload >= 0 else -1 - pod] <= first <= step
 
 
 def test_a_state_without_workloads_is_restored() -> None:

@@ -134,6 +134,20 @@ def test_a_pod_without_a_request_counts_its_highest_usage() -> None:
     assert got["peak"] >= 0.5 * cores.sum(axis=1).max()
 
 
+@pytest.mark.parametrize("request_amount", [0.0, np.nan])
+def test_a_pod_without_a_request_counts_what_its_workload_used(request_amount: float) -> None:
+    pools = NodePools(HORIZON_SECONDS, 0.1)
+    web = (Workload("shop", "Deployment", "web"),)
+    prod, none = np.ones(1, np.bool_), np.full((1, 2), request_amount)
+    asked = []
+    for step, (uid, cores) in enumerate([("a", 2.0), ("a", 0.5), ("b", 0.1), ("c", 3.0)]):
+        pools.open_step = 3 * step
+        peaks = pools.close((uid,), web, prod, ~prod, none, np.array([[cores, GIB]]))
+        assert peaks is not None
+        asked.append(peaks.requests[0])
+    assert asked == pytest.approx([2.0, 2.0, 2.0, 3.0])
+
+
 def test_unknown_usage_of_unknown_requests_is_unknown() -> None:
     nothing = Pod("a", (np.nan, np.nan), requests=(np.nan, np.nan))
     bank = learned_risk([minute(i + 1, [nothing]) for i in range(20)])

@@ -271,10 +271,11 @@ class CalibratedPool:
         self._fade(self._step - max(self._learned_step, 0))
         self._learned_step = self._step
         bins = pooled_margins.bins_of(outcomes.ratios)
-        # Outcomes of one horizon overlap: together they weigh as much as one.
+        # Outcomes of one horizon overlap: together they weigh as much as one. In the pool, so do
+        # those of its nodes.
         weight = interval / horizon.steps
         if not self._single_node:
-            np.add.at(self._pool_margins, (outcomes.cells, bins), weight)
+            np.add.at(self._pool_margins, (outcomes.cells, bins), weight / len(bins))
         self._nodes["margins"][outcomes.nodes, bins] += weight
         half_life = horizon.steps_of_days(risk_level.DEBT_HALF_LIFE_DAYS)
         self._debt *= 0.5 ** (interval / half_life)

@@ -1,8 +1,9 @@
 """How far outcomes lie above the shape: histograms pooled over the fleet, and one for each node.
 
 An outcome counts as z = log(outcome / shape). The pool has a histogram for each cell: horizons of
-history of the node's pods by the share of requests of young pods. The margin at risk a is the
-quantile 1 - a of the node's own histogram and that of its cell together.
+history of the node's pods by the share of requests of young pods. The edges below make one cell of
+all nodes, because more cells had too few outcomes each. The margin at risk a is the quantile 1 - a
+of the node's own histogram and that of its cell together.
 """
 
 from typing import Final
@@ -16,14 +17,16 @@ BINS: Final = 501
 LOWEST: Final = -2.5
 HIGHEST: Final = 2.5
 WIDTH: Final = (HIGHEST - LOWEST) / (BINS - 1)
-HISTORY_EDGES: Final = np.array([1.5, 2.5, 4.5, 8.5])
-YOUTH_EDGES: Final = np.array([0.05, 0.25])
+HISTORY_EDGES: Final = np.zeros(0)
+YOUTH_EDGES: Final = np.zeros(0)
 CELLS: Final = (len(HISTORY_EDGES) + 1) * (len(YOUTH_EDGES) + 1)
 POOL_HALF_LIFE_DAYS: Final = 5.0
-NODE_HALF_LIFE_DAYS: Final = 7.0
-POOL_WEIGHT: Final = 6.0
-PRIOR_WEIGHT: Final = 10.0
-"""Weights count independent outcomes: one horizon of one node weighs 1."""
+NODE_HALF_LIFE_DAYS: Final = 15.0
+POOL_WEIGHT: Final = 15.0
+"""Of the pool and the prior, in horizons of the node's own."""
+PRIOR_WEIGHT: Final = 1.0
+"""In horizons of the pool. What happens on a day happens to many of its nodes at once: so a horizon
+weighs 1, however many nodes the pool has."""
 NEIGHBOUR_WEIGHT: Final = 0.3
 
 

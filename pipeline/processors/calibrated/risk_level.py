@@ -14,9 +14,8 @@ from pipeline.processors.arrays import FloatArray
 
 DEBT_HALF_LIFE_DAYS: Final = 10.0
 _REPAYMENT_DAYS: Final = 2.0
-_MOST_OWED: Final = 1.0
-_MOST_SAVED: Final = 0.25
-"""Longest debt and largest unspent risk, in declared risks over the time of repayment."""
+_MOST_OWED: Final = 0.25
+"""Bound of a debt and of unspent risk, in declared risks over the time of repayment."""
 _LOWEST: Final = 0.25
 _HIGHEST: Final = 2.0
 
@@ -30,10 +29,10 @@ def bounded(debt: FloatArray, risks: FloatArray, repayment: float) -> FloatArray
     """The debt (negative) or unspent risk (positive), cut: a bad first week must not be repaid for
     a month, and a careful one must not be made up for (anti-windup of an integral controller).
 
-    A debt moves the level by the declared risk at most, unspent risk by a quarter of it.
+    Either moves the level by a quarter of the declared risk at most.
     """
-    unit = risks * repayment
-    cut: FloatArray = np.clip(debt, -_MOST_OWED * unit, _MOST_SAVED * unit)
+    most = _MOST_OWED * risks * repayment
+    cut: FloatArray = np.clip(debt, -most, most)
     return cut
 
 

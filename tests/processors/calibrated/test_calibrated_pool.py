@@ -103,6 +103,14 @@ def test_measured_rates_approach_the_declared_risks() -> None:
     assert (rates[1:] < 1.25 * np.array(RISKS[1:])).all()
 
 
+def test_a_horizon_of_a_pool_weighs_as_much_with_many_nodes_as_with_few() -> None:
+    few, many = new_pool(), new_pool()
+    _run(few, list(stationary(6, 60, nodes=2)))
+    _run(many, list(stationary(6, 60, nodes=9)))
+    assert few.margins.sum() > 1.0
+    assert many.margins.sum() == pytest.approx(few.margins.sum())
+
+
 def test_a_pool_that_knows_nothing_gives_nothing_away() -> None:
     pool = CalibratedPool(HORIZON, RISKS, np.zeros((CELLS, BINS)))
     for step, usage in stationary(1, HORIZON.steps):

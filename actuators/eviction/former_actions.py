@@ -1,6 +1,6 @@
 """Read what former leaders did from springtide.actions, and how far back that is complete."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
@@ -42,14 +42,21 @@ async def read_actions(follower: Follower, clock: Clock, seconds: float, learn: 
     since_ms = round((now - seconds) * 1000)
     ends, first = await follower.ends(), await follower.beginnings()
     starts = await follower.offsets_at(dict.fromkeys(follower.assigned, since_ms))
-    # Records were deleted, and these partitions have none that is older than the look-back.
-    cut = {tp for tp, start in starts.items() if 0 < start <= first[tp]}
+    # The last record before the look-back shows that none was deleted after it.
+    expected = {tp: max(start - 1, 0) for tp, start in starts.items()}
+    unseen = {tp for tp, start in starts.items() if start > 0}
     complete_at = now - seconds
-    follower.read_from(starts, ends)
+    follower.read_from({tp: max(at, first[tp]) for tp, at in expected.items()}, ends)
     async for records in follower.read_to_end():
-        complete_at = max(complete_at, _first_time(records, cut) or complete_at)
-        learned += sum(_learn(record, learn) for record in records)
-    if cut:
+        for record in records:
+            tp = TopicPartition(record.topic, record.partition)
+            if record.offset != expected[tp]:
+                # Retention or compaction deleted records of unknown times before this one.
+                complete_at = max(complete_at, record.timestamp / 1000)
+            expected[tp] = record.offset + 1
+            unseen.discard(tp)
+            learned += _learn(record, learn)
+    if unseen:
         # Nothing is left, or nothing is known about the time at which the rest was deleted.
         complete_at = max(complete_at, now)
     known_seconds = min(max(now - complete_at, 0.0), seconds)
@@ -60,17 +67,6 @@ async def read_actions(follower: Follower, clock: Clock, seconds: float, learn: 
             needed_seconds=round(seconds), known_seconds=round(known_seconds),
         )  # fmt: skip
     return monotonic - known_seconds
-
-
-def _first_time(records: Iterable[ConsumerRecord], cut: set[TopicPartition]) -> float | None:
-    """The latest time of the first records of partitions in `cut`, which are removed from it."""
-    latest = None
-    for record in records:
-        tp = TopicPartition(record.topic, record.partition)
-        if tp in cut:
-            cut.discard(tp)
-            latest = max(latest or 0.0, record.timestamp / 1000)
-    return latest
 
 
 def _learn(record: ConsumerRecord, learn: Learn) -> bool:

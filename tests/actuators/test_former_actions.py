@@ -56,11 +56,14 @@ def evicted(age: float = 0.0, **changes: Any) -> ActionRecord:
     )  # fmt: skip
 
 
-class Log:
-    """A follower of partitions, each with its first offset and its records; the offset of the first
-    record is `first`."""
+Partition = tuple[int, list[ConsumerRecord | None]]
 
-    def __init__(self, *partitions: tuple[int, list[ConsumerRecord]]) -> None:
+
+class Log:
+    """A follower of partitions, each with its first offset and the records from there on; None was
+    deleted by compaction, which keeps offsets and the begin of a log."""
+
+    def __init__(self, *partitions: Partition) -> None:
         self._partitions = {
             TopicPartition("springtide.actions", number): partition
             for number, partition in enumerate(partitions)
@@ -75,10 +78,15 @@ class Log:
         return {tp: first for tp, (first, _) in self._partitions.items()}
 
     async def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
-        return {
-            tp: first + sum(record.timestamp < times_ms[tp] for record in records)
-            for tp, (first, records) in self._partitions.items()
-        }
+        def offset(tp: TopicPartition, first: int, records: list[ConsumerRecord | None]) -> int:
+            late = (
+                number
+                for number, record in enumerate(records)
+                if record is not None and record.timestamp >= times_ms[tp]
+            )
+            return first + next(late, len(records))
+
+        return {tp: offset(tp, *partition) for tp, partition in self._partitions.items()}
 
     def read_from(self, starts: Mapping[TopicPartition, int], ends: object) -> None:
         self._starts = starts
@@ -86,9 +94,12 @@ class Log:
     async def read_to_end(self) -> AsyncIterator[list[ConsumerRecord]]:
         for tp, (first, records) in self._partitions.items():
             yield [
-                cast(ConsumerRecord, SimpleNamespace(**vars(each) | {"partition": tp.partition}))
-                for each in records[self._starts[tp] - first :]
-            ]
+                cast(ConsumerRecord, SimpleNamespace(
+                    **vars(each) | {"partition": tp.partition, "offset": offset}
+                ))
+                for offset, each in enumerate(records, first)
+                if each is not None and offset >= self._starts[tp]
+            ]  # fmt: skip
 
 
 OTHER = encode_json(evicted(actuator="cluster"))
@@ -105,10 +116,15 @@ OTHER = encode_json(evicted(actuator="cluster"))
         ([(7, [])], 0),  # all was deleted, nobody knows when
         ([(0, []), (7, [record(OTHER, 900)]), (3, [record(OTHER, 1800)])], 900),
         ([(7, [record(None, -50)])], 0),  # the evictor's clock is behind
+        # Compaction deletes records of any time, and keeps the first offset.
+        ([(0, [record(OTHER, 4000), None, record(OTHER, 900), record(OTHER, 60)])], 900),
+        ([(0, [record(OTHER, 3000), record(OTHER, 900), None, record(OTHER, 60)])], 60),
+        ([(0, [None, record(OTHER, 4000), record(OTHER, 60)])], HOUR),
+        ([(0, [None, record(OTHER, 600)])], 600),
     ],
 )  # fmt: skip
 async def test_a_log_that_was_cut_is_known_from_its_first_record_on(
-    partitions: list[tuple[int, list[ConsumerRecord]]], known_seconds: float
+    partitions: list[Partition], known_seconds: float
 ) -> None:
     clock = ManualClock(monotonic=500.0)
     log = cast(Follower, Log(*partitions))
@@ -155,7 +171,7 @@ async def test_marks_tell_the_next_leader_how_far_back_a_partition_reaches() -> 
 async def test_only_partitions_that_lost_all_of_their_records_are_emptied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    partitions: list[tuple[int, list[ConsumerRecord]]] = [
+    partitions: list[Partition] = [
         (0, []), (7, []), (7, [record(OTHER, 60)]),
     ]  # fmt: skip
 

@@ -44,7 +44,7 @@ class CgroupWriter:
     def __init__(self, files: CgroupFiles, originals: OriginalValues) -> None:
         self._files, self._originals = files, originals
         self._nested = {knob for knob in NESTED if files.version(knob) == 1}
-        self._history = WriteHistory(files.value_of)
+        self._history = WriteHistory(files.value_of, _former_texts(originals.values))
         self._unsupported: set[Place] = set()
         self._rounds = 0
         self._decided: Mapping[Place, Decision] = {}
@@ -250,15 +250,20 @@ class CgroupWriter:
     def _allowed(self, writes: list[Write], round_: WriteRound) -> list[Write]:
         """Save what the places of these writes have. The writes that may follow: all of them, or if
         saving fails, those to saved places that get narrower."""
+        written = round_.texts(writes)
         values = {
-            place: _saved(saved.text, round_.decisions.get(place))
+            place: _saved(
+                saved.text, round_.decisions.get(place), written.get(place, saved.written)
+            )
             for place, saved in self._originals.values.items()
             if place not in round_.gone
         }
         for place in (*touched(writes), *round_.sets_to_save(writes)):
             if place not in values and (now := round_.now.get(place)):
                 text = round_.inherited_text(place) or now.text
-                values[place] = _saved(text, round_.decisions.get(place))
+                values[place] = _saved(
+                    text, round_.decisions.get(place), written.get(place, (now.text,))
+                )
         try:
             self._originals.replace(values)
         except (OSError, StateError) as error:
@@ -384,5 +389,18 @@ class CgroupWriter:
             log.info("this kernel does not have a limit", knob=place.knob, place=str(place))
 
 
-def _saved(text: str, decision: Decision | None) -> SavedValue:
-    return SavedValue(text, decision.features, decision.value) if decision else SavedValue(text)
+def _saved(text: str, decision: Decision | None, written: tuple[str, ...]) -> SavedValue:
+    if decision is None:
+        return SavedValue(text, written=written)
+    return SavedValue(text, decision.features, decision.value, written)
+
+
+def _former_texts(values: Mapping[Place, SavedValue]) -> dict[Place, tuple[str, ...]]:
+    """The texts that places may have by a process before this one, where they are known. Shares
+    change by themselves with `cpu.idle`."""
+    return {
+        place: (saved.text, *saved.written)
+        for place, saved in values.items()
+        if saved.written
+        and not (place.knob is Knob.CPU_SHARES and place._replace(knob=Knob.CPU_IDLE) in values)
+    }

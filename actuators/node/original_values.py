@@ -37,11 +37,13 @@ class SavedValue(NamedTuple):
 
     `text` is the kernel's text from before the first write. `features` claim the place, with the
     value `claimed`; there are none if it only makes room for others, or waits to be restored.
+    `written` are the texts that the place may have by our last writes; without any it is not known.
     """
 
     text: str
     features: tuple[str, ...] = ()
     claimed: Value | None = None
+    written: tuple[str, ...] = ()
 
 
 # The list of every second of 8,192 CPUs has 20,000 letters.
@@ -58,6 +60,7 @@ class _SavedPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     device: _Text = ""
     features: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
     claimed: _Number | _Text | None = None
+    written: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +133,8 @@ class OriginalValues:
         values = dict(map(_saved_value, file.places))
         for place, saved in values.items():
             with suppress(CgroupWriteError):  # the kernel has no such place any more
-                self._parse(place, saved.text)
+                for text in (saved.text, *saved.written):
+                    self._parse(place, text)
         return values
 
     def _write(self, values: Mapping[Place, SavedValue]) -> None:
@@ -206,11 +210,13 @@ def _saved_value(saved: _SavedPlace) -> tuple[Place, SavedValue]:
     if claimed is not None and isinstance(claimed, frozenset) != (saved.knob is Knob.CPUSET):
         raise ValueError(f"no value of {saved.knob}: {saved.claimed!r}")
     place = Place(path, saved.knob, saved.device)
-    return place, SavedValue(saved.original, saved.features, claimed)
+    return place, SavedValue(saved.original, saved.features, claimed, saved.written)
 
 
 def _saved_place(place: Place, saved: SavedValue) -> _SavedPlace:
     value = saved.claimed
     claimed = cpu_list_text(value) if isinstance(value, frozenset) else value
     path = quote(os.fsencode(place.path), safe="/:@")
-    return _SavedPlace(path, place.knob, saved.text, place.device, saved.features, claimed)
+    return _SavedPlace(
+        path, place.knob, saved.text, place.device, saved.features, claimed, saved.written
+    )

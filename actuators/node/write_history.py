@@ -1,6 +1,6 @@
 """What was written to each place last, and how long a value that does not last is left alone."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from pipeline.processors.node_qos.cgroup_values import Place, Value
@@ -25,19 +25,27 @@ class _Backoff(NamedTuple):
 
 
 class WriteHistory:
-    """The last text of each place, by us or by another process after us, and failures in a row."""
+    """The last text of each place, by us or by another process after us, and failures in a row.
+    `former` are the texts that places may have by a process before this one."""
 
-    def __init__(self, value_of: Callable[[Place, str], Value]) -> None:
+    def __init__(
+        self,
+        value_of: Callable[[Place, str], Value],
+        former: Mapping[Place, Sequence[str]],
+    ) -> None:
         self._value_of = value_of
+        self._former = dict(former)
         self._last: dict[Place, _Last] = {}
         self._backoffs: dict[Place, _Backoff] = {}
 
     def is_other(self, place: Place, text: str) -> bool:
         """Whether a text is of another value than the last one."""
         last = self._last.get(place)
-        if last is None or last.text == text:
+        texts = self._former.get(place, ()) if last is None else (last.text,)
+        if not texts or text in texts:
             return False
-        return self._value_of(place, last.text) != self._value_of(place, text)
+        value = self._value_of(place, text)
+        return all(self._value_of(place, of_us) != value for of_us in texts)
 
     def note_written(self, place: Place, text: str) -> None:
         """The kernel took a text."""
@@ -50,8 +58,8 @@ class WriteHistory:
 
     def note_changed(self, place: Place, text: str) -> bool:
         """Another process wrote after us; returns whether that is the first failure in a row."""
-        is_first = place not in self._backoffs
-        if self._last[place].is_ours:
+        is_first, last = place not in self._backoffs, self._last.get(place)
+        if last is None or last.is_ours:
             self.note_failure(place)
         self._last[place] = _Last(text, False)
         return is_first
@@ -83,10 +91,13 @@ class WriteHistory:
     def forget_text(self, place: Place) -> None:
         """The kernel changes a place by itself."""
         self._last.pop(place, None)
+        self._former.pop(place, None)
 
     def forget_others(self, saved: Set[Place], decided: Set[Place]) -> None:
         """Forget texts of places that are not saved, and failures of those without a decision."""
         for place in self._last.keys() - saved:
             del self._last[place]
+        for place in self._former.keys() - saved:
+            del self._former[place]
         for place in self._backoffs.keys() - decided:
             del self._backoffs[place]

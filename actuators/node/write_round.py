@@ -1,12 +1,14 @@
 """A round of the writer of cgroups: what it found, and what follows for single places."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from itertools import chain
 from typing import Final
 
 from actuators.node import node_metrics
 from actuators.node.cgroup_files import CgroupFiles, Reading
 from actuators.node.original_values import OriginalValues
+from pipeline.errors import CgroupWriteError
 from pipeline.logs import get_logger
 from pipeline.processors.node_qos.cgroup_values import Knob, Place, Value, is_wider
 from pipeline.processors.node_qos.changes import Change
@@ -140,6 +142,16 @@ class WriteRound:
             text = self._files.text_of(place, value, now)
         is_other = self._files.value_of(place, text) != value
         return self._files.text_of(place, value, now) if is_other else text
+
+    def texts(self, writes: Iterable[Write]) -> dict[Place, tuple[str, ...]]:
+        """The texts that places may have if the process ends during these writes."""
+        texts: dict[Place, tuple[str, ...]] = {}
+        for write in writes:
+            before = texts.get(write.place) or (self.now[write.place].text,)
+            with suppress(CgroupWriteError):
+                before = (*before, self.text(write))
+            texts[write.place] = before
+        return texts
 
     def differs(self, write: Write) -> bool:
         """Whether a write changes anything after the value was scaled to the cgroup's period."""

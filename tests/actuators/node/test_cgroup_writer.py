@@ -356,6 +356,40 @@ def test_what_the_kubelet_changes_after_a_restart_is_restored_too(node: Node) ->
 
 
 @pytest.mark.cgroups
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_what_the_kubelet_changes_while_no_actuator_runs_is_restored(
+    node: Node, rounds: int
+) -> None:
+    """A pod may be resized while the actuator is upgraded, or just before it is killed."""
+    node.tree.write("cpu", "pod/a", "cpu.cfs_quota_us", 150_000)
+    node.tree.write("cpu", "pod/a", "cpu.shares", 300)
+    node.tree.write("memory", "pod/a", "memory.limit_in_bytes", 1 << 28)
+    wish: dict[tuple[str, Knob], Value] = {
+        ("pod", Knob.CPU_QUOTA): 120_000,  # the container has to make room
+        ("pod/a", Knob.CPU_SHARES): 512,
+        ("pod/b", Knob.CPU_SHARES): 512,
+        ("pod/a", Knob.MEMORY_LIMIT): 1 << 26,
+    }
+    for quota in range(rounds):
+        node.apply(wish | {("pod", Knob.CPU_QUOTA): 120_000 + 1000 * quota})
+    node.tree.write("cpu", "pod/a", "cpu.cfs_quota_us", 100_000)
+    node.tree.write("cpu", "pod/a", "cpu.shares", 700)
+    node.tree.write("memory", "pod/a", "memory.limit_in_bytes", 1 << 27)
+    node.restart()
+    for _ in range(rounds):
+        node.compare(wish)
+    assert node.read("pod/a", Knob.CPU_SHARES) == 512
+    assert node.read("pod/a", Knob.MEMORY_LIMIT) == 1 << 26
+    node.restart()
+    node.apply({})
+    assert node.read("pod/a", Knob.CPU_QUOTA) == 100_000
+    assert node.read("pod/a", Knob.CPU_SHARES) == 700
+    assert node.read("pod/b", Knob.CPU_SHARES) == 1024
+    assert node.read("pod/a", Knob.MEMORY_LIMIT) == 1 << 27
+    assert not node.state.exists()
+
+
+@pytest.mark.cgroups
 def test_a_limit_that_changes_in_the_round_that_releases_it_is_left_alone(
     node: Node, writes: list[str]
 ) -> None:

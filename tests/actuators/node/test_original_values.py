@@ -188,6 +188,7 @@ SAVED = st.builds(
     TEXTS,
     st.lists(st.sampled_from(["a", "b"]), unique=True).map(tuple),
     st.none() | st.integers(-1, UNLIMITED),
+    st.lists(TEXTS, max_size=3).map(tuple),
 )
 
 

@@ -1,31 +1,26 @@
 """Write alerts about hot nodes that cannot be relieved to `springtide.alerts`."""
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
 
+from actuators.planner.alert_outbox import AlertOutbox
 from actuators.planner.hot_nodes import Alerts, pool_of
 from actuators.planner.relief_policy import ReliefPolicy
-from pipeline.errors import KafkaError
 from pipeline.extender.hopeless_nodes import hopeless_nodes
 from pipeline.extender.plan_documents import ReliefPlan
-from pipeline.logs import get_logger
 from pipeline.metrics import gauge
 from pipeline.processors.descheduling.cool_downs import Rests
 from pipeline.processors.descheduling.low_node_load import NAME as LOW_NODE_LOAD
 from pipeline.processors.descheduling.move_outcomes import FEWEST_HELPED, JUDGED_PLANS
 from pipeline.processors.descheduling.relief_alerts import (
-    MOST_OPEN,
     Hopeless,
     ReliefAlerts,
     Subject,
 )
 from pipeline.table import Table
 from pipeline.topics.alerts import AlertRecord, CloseReason
-
-log = get_logger(__name__)
 
 HOPELESS = gauge("planner_hopeless", "Open alerts about nodes and pools that cannot be relieved.")
 _TOO_FEW: Final = (
@@ -43,8 +38,7 @@ class HopelessAlerts:
         publish: Callable[[AlertRecord], Awaitable[None]], may_publish: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._alerts, self._table = alerts, table
-        self._publish, self._may_publish = publish, may_publish
-        self._unsent: deque[AlertRecord] = deque(maxlen=2 * MOST_OPEN)
+        self._outbox = AlertOutbox(alerts, publish, may_publish)
 
     def note_plan(
         self, plan: ReliefPlan, hot: Iterable[str], held_back: Collection[str], rests: Rests,
@@ -70,8 +64,8 @@ class HopelessAlerts:
             is_about_targets = subject.rule == "all_nodes_hot"
             return "cooled" if is_about_targets and pool in pools.values() else None
 
-        self._unsent += self._alerts.closed(reason, now)
-        self._unsent += self._alerts.opened(hopeless, now)
+        self._outbox.add(self._alerts.closed(reason, now))
+        self._outbox.add(self._alerts.opened(hopeless, now))
 
     def note_paused(
         self, policy: ReliefPolicy, hot: Alerts, pools: Collection[str], now: float
@@ -84,12 +78,12 @@ class HopelessAlerts:
                 return None
             return "policy" if policy.why_not else "planned"
 
-        self._unsent += self._alerts.closed(reason, now)
+        self._outbox.add(self._alerts.closed(reason, now))
         hopeless = [
             Hopeless(Subject("plans_do_not_help", "", pool), pool, _TOO_FEW)
             for pool in sorted({pool_of(self._table, node) for node in hot}.intersection(pools))
         ]
-        self._unsent += self._alerts.opened(hopeless, now)
+        self._outbox.add(self._alerts.opened(hopeless, now))
 
     def close_ended(self, policy: ReliefPolicy, hot: Alerts, now: float) -> None:
         """Close the alerts that end without a plan."""
@@ -104,22 +98,12 @@ class HopelessAlerts:
                 return None
             return "cooled" if self._table.snapshot(subject.node).node else "node deleted"
 
-        self._unsent += self._alerts.closed(reason, now)
+        self._outbox.add(self._alerts.closed(reason, now))
 
     async def send(self, now: float) -> None:
         """Write changes of alerts, and again those that have been open for long."""
-        self._unsent += self._alerts.repeats(now)
         HOPELESS.set(len(self._alerts))
-        while self._unsent and self._may_publish():
-            record = self._unsent[0]
-            try:
-                await self._publish(record)
-            except KafkaError as error:
-                log.warning("alert is not delivered, trying again", id=record.id,
-                            why=error.message)  # fmt: skip
-                return
-            self._unsent.popleft()
-            log.info("alert", id=record.id, change=record.transition, why=record.why)
+        await self._outbox.send(now)
 
 
 def _of_low_node_load(plan: ReliefPlan) -> ReliefPlan:

@@ -1,11 +1,12 @@
 """The planner of one leader: follow the state table, the policy, former moves and the history of
-nodes; write plans and means of node pools, and propose thresholds."""
+nodes; write plans and means of node pools, propose thresholds, and watch levels of usage."""
 
 import asyncio
 from collections.abc import Collection
 from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
+from actuators.planner.level_watch import LevelWatch, log_reader, read_hours
 from actuators.planner.pool_means_publisher import (
     LOOK_SECONDS,
     PoolMeansPublisher,
@@ -98,7 +99,11 @@ class Planner:
                 record.key, record.value, record.headers
             ),
         )  # fmt: skip
-        self._means = PoolMeansPublisher(table, clock, self._publish_means, lambda: lease.is_held)
+        self._means = PoolMeansPublisher(table, clock, self._publish_fleet, lambda: lease.is_held)
+        self._levels = LevelWatch(
+            clock, lambda: read_hours(settings.kafka, clock.now()), log_reader(settings.kafka),
+            self._publish_fleet, self._publish, lambda: lease.is_held,
+        )  # fmt: skip
         self._rounds = ReliefRounds(
             table, self._feed.state, self._moves.state, Decisions(table, rules), self._memory,
             clock, self._read_pods, self._publish, lambda: lease.is_held,
@@ -110,7 +115,7 @@ class Planner:
             await run_all([
                 self._feed.run(), self._follow_moves(), self._follow_policy(), self._plan(),
                 self._follow_means(), self._workloads.run(), self._histories.run(),
-                self._propose_thresholds(),
+                self._propose_thresholds(), self._watch_levels(),
             ])  # fmt: skip
 
     def trouble(self) -> str:
@@ -156,6 +161,11 @@ class Planner:
                 await self._clock.sleep(LOOK_SECONDS)
         await self._means.run()
 
+    async def _watch_levels(self) -> None:
+        # An alert that a former leader opened is not opened again.
+        await self._moves.wait_caught_up()
+        await self._levels.run()
+
     async def _propose_thresholds(self) -> None:
         await self._feed.wait_caught_up()
         await self._histories.wait_caught_up()
@@ -192,6 +202,10 @@ class Planner:
         rounds, now = self._rounds, self._rounds.now()
         if topic is EVICTION_REQUESTS:
             return take_request(rounds.requests, record.key, record.value, now, appended_at)
+        if topic is ALERTS and take_record(
+            self._memory, self._levels.alerts, topic, record.key, record.value, now, appended_at
+        ):
+            return True
         return take_record(
             self._memory, rounds.alerts, topic, record.key, record.value, now, appended_at
         )
@@ -202,14 +216,14 @@ class Planner:
     async def _publish(self, record: Published) -> None:
         kafka = self._settings.kafka
         if isinstance(record, AlertRecord):
-            declared, key = ALERTS, record.node or record.pool
+            declared, key = ALERTS, record.node or record.workload or record.pool
         else:
             is_plan = isinstance(record, EvictionPlanRecord)
             declared, key = (EVICTION_PLANS if is_plan else ACTIONS), record.node
         place = partition_of(key, kafka.partitions)
         await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)))
 
-    async def _publish_means(self, record: Keyed) -> None:
+    async def _publish_fleet(self, record: Keyed) -> None:
         await self._deliver(FLEET, 0, record)
 
     async def _deliver(self, declared: Topic, partition: int, record: Keyed) -> None:

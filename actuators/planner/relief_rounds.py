@@ -37,7 +37,7 @@ from pipeline.table import FeedState, Table
 from pipeline.table.node_pods import NodePods
 from pipeline.times import time_or_none
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.alerts import AlertRecord
+from pipeline.topics.alerts import RELIEF_RULES, AlertRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.pods import PodRecord
@@ -86,7 +86,7 @@ class ReliefRounds:
         may_publish: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.policy: ReliefPolicy | None = None
-        self.alerts = ReliefAlerts()
+        self.alerts = ReliefAlerts(RELIEF_RULES)
         self.replicas = KnownReplicas()
         self.requests = NodeRequests(lambda node: table.snapshot(node).node is not None)
         self._table, self._decisions = table, decisions

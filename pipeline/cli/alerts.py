@@ -26,7 +26,7 @@ from pipeline.table import Table
 from pipeline.table.relief_alert_feed import read_relief_alerts
 from pipeline.times import parse_time
 from pipeline.topics.alerts import (
-    RELIEF_RULES,
+    PLANNER_RULES,
     AlertRecord,
     OpenAlert,
     alert_id,
@@ -46,7 +46,9 @@ _COLUMN_HELP: Final = {
             "RULE",
             "node_cpu, node_memory, prod_cpu or prod_memory: usage of the node, or of Prod. "
             "all_nodes_hot, nothing_can_be_done and plans_do_not_help: the planner cannot relieve "
-            "a pool or a node, for the reason below the table.",
+            "a pool or a node, for the reason below the table. pool_cpu_level, "
+            "workload_memory_level and so on: usage changed its level, from and to what is below "
+            "the table.",
         ),
         ("OPEN", "How long the alert has been open, at the time of a change."),
         ("USAGE", "The compared usage in percent of allocatable."),
@@ -248,7 +250,7 @@ async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRe
         return without_repeats(
             change
             for change in await records.to_end()
-            if change.rule not in RELIEF_RULES or parse_time(change.as_of) >= since
+            if change.rule not in PLANNER_RULES or parse_time(change.as_of) >= since
         )
 
 
@@ -276,8 +278,10 @@ def change_lines(changes: Iterable[AlertRecord], *, headers: bool) -> Iterator[s
 
 
 def _subject(node: str, alert: OpenAlert | AlertRecord) -> str:
-    """The node that an alert is about, or the pool."""
-    return node if node or isinstance(alert, OpenAlert) else f"pool {alert.pool}"
+    """The node that an alert is about, the workload, or the pool."""
+    if node or isinstance(alert, OpenAlert):
+        return node
+    return alert.workload or f"pool {alert.pool}"
 
 
 def _percent(percent: float | None) -> str:

@@ -7,9 +7,11 @@ first, and changes nothing. The alerts that are open now are also in the newest 
 node: an alert that is not there is over, even if retention or a lost log took the record of its
 end.
 
-The planner writes alerts about hot nodes that it cannot relieve. It repeats the newest record of
+The planner writes alerts about hot nodes that it cannot relieve, and about pools and workloads
+whose level of usage changed. It repeats the newest record of
 each alert that is open every `REPEAT_SECONDS`: one that was not repeated for `FORGOTTEN_SECONDS`
-is over. An alert about a pool has no node, and the pool as its key.
+is over. An alert about a pool has no node, and the pool as its key; one about a
+workload has the workload as its key.
 """
 
 from typing import Final, Literal, get_args
@@ -20,15 +22,24 @@ from pipeline.topics.result_header import Result, check_time
 
 Rule = Literal["node_cpu", "node_memory", "prod_cpu", "prod_memory"]
 ReliefRule = Literal["all_nodes_hot", "nothing_can_be_done", "plans_do_not_help"]
+LevelRule = Literal[
+    "pool_cpu_level", "pool_memory_level", "workload_cpu_level", "workload_memory_level"
+]
 Severity = Literal["warning", "critical"]
 Transition = Literal["opened", "escalated", "eased", "closed"]
-CloseReason = Literal["cooled", "policy", "new machine", "node deleted", "planned"]
+CloseReason = Literal[
+    "cooled", "policy", "new machine", "node deleted", "planned", "returned", "learned"
+]
 
 RULES: Final[tuple[Rule, ...]] = get_args(Rule)
 """The rules: usage of the node, and of its Prod pods, each of cpu and memory."""
 RELIEF_RULES: Final[tuple[ReliefRule, ...]] = get_args(ReliefRule)
 """The rules of the planner: no node of a pool can take pods, no pod of a hot node can leave, or
 plans for a pool are paused."""
+LEVEL_RULES: Final[tuple[LevelRule, ...]] = get_args(LevelRule)
+"""The rules of the planner about usage whose level changed: of a pool's nodes, or of a workload's
+pods."""
+PLANNER_RULES: Final = (*RELIEF_RULES, *LEVEL_RULES)
 REPEAT_SECONDS: Final = 1800.0
 FORGOTTEN_SECONDS: Final = 7200.0
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
@@ -76,34 +87,59 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     pressure: Pressure | None = None
 
 
+class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the level of usage: of the nodes of a pool as a share of their allocatable, or of
+    a pod of a workload in cores or bytes.
+
+    since: Begin of the first hour on the new level, RFC 3339, UTC.
+    before: Mean usage in the same hours of the day before.
+    after: Mean usage since then, over a day at most.
+    detector: The rule that found it.
+    """
+
+    since: str
+    before: float
+    after: float
+    detector: str
+
+    def __post_init__(self) -> None:
+        check_time("since", self.since)
+
+
 class AlertRecord(Result, frozen=True, kw_only=True):
     """A change of an alert with the window that ended at `as_of`.
 
     id: Node, rule, and end of the window that opened the alert.
     rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory. Or what the planner cannot
       do: all_nodes_hot (no node of the pool can take pods), nothing_can_be_done (no pod of the hot
-      node can leave it) or plans_do_not_help (plans for the pool are paused).
+      node can leave it) or plans_do_not_help (plans for the pool are paused). Or whose usage
+      changed its level: pool_cpu_level, pool_memory_level, workload_cpu_level or
+      workload_memory_level.
     transition: opened, escalated (to critical), eased (to warning) or closed.
     severity: Severity after the change; of a closed alert, the last one.
     since: End of the window that opened the alert, RFC 3339, UTC.
     duration_seconds: How long the alert has been open.
     reason: Why it was closed: cooled, policy (the threshold was removed), new machine (another one
-      took the node's name), node deleted, or planned (there is a plan again); null for other
-      changes.
-    pool: The node pool whose thresholds apply.
+      took the node's name), node deleted, planned (there is a plan again), returned (usage is
+      back on its former level) or learned (the change is 26 hours old); null for other changes.
+    pool: The node pool whose thresholds apply, or in which most pods of the workload are.
+    workload: The workload of an alert about its usage, as kind/namespace/name.
     evidence: The numbers on which the change rests.
-    why: Why the planner can do nothing; empty for alerts about usage.
+    change: How the level of usage changed; null for other alerts.
+    why: Why the planner can do nothing, or what changed; empty for alerts about usage.
     """
 
     id: str
-    rule: Rule | ReliefRule
+    rule: Rule | ReliefRule | LevelRule
     transition: Transition
     severity: Severity
     since: str
     duration_seconds: float
     reason: CloseReason | None = None
     pool: str = ""
+    workload: str = ""
     evidence: Evidence = Evidence()
+    change: LevelChange | None = None
     why: str = ""
 
     @property

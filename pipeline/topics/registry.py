@@ -122,8 +122,9 @@ HEARTBEATS: Final = Topic(
     written_by="cluster watcher", record="heartbeats",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool/name", partitions=1,
-    value="mean usage of the nodes of a pool, for thresholds that are distances from it",
+    name="fleet", key="pool/name or hour/n", partitions=1,
+    value="mean usage of the nodes of a pool, for thresholds that are distances from it; usage of "
+    "pools and workloads by the hour",
     written_by="planner", record="pool_means",
 )  # fmt: skip
 WINDOWS: Final = Topic(
@@ -150,7 +151,7 @@ NODE_VIEWS: Final = Topic(
     written_by="view agent", record="node_views",
 )  # fmt: skip
 ALERTS: Final = Topic(
-    name="alerts", key="node or pool", retention_ms=7 * DAY_MS,
+    name="alerts", key="node, pool or workload", retention_ms=7 * DAY_MS,
     value="hot-node alerts: opened, escalated, eased, closed", written_by="model agent, planner",
     record="alerts",
 )  # fmt: skip

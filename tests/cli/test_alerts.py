@@ -16,7 +16,7 @@ from pipeline.processors.descheduling.relief_alerts import Hopeless, ReliefAlert
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
 from pipeline.times import format_time
-from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert
+from pipeline.topics.alerts import AlertRecord, Evidence, LevelChange, OpenAlert
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from tests.cli.fake_topic import fake_topic
@@ -136,6 +136,19 @@ def test_alerts_of_the_planner_are_listed_with_their_reasons(
     items = json.loads(text)["items"]
     assert len(items) == 5
     assert items[-1]["alert"]["why"] == "no node is low"
+
+
+def test_alerts_about_levels_are_listed_by_their_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = LevelChange(since="2023-11-14T16:00:00Z", before=0.25, after=0.5, detector="d")
+    subject = Subject("workload_cpu_level", "", workload="Deployment/shop/web")
+    (record,) = ReliefAlerts().opened([Hopeless(subject, "gold", "it rose", change)], NOW - 60)
+    values = [encode_json(record), encode_json(CHANGE)]
+    result = run(monkeypatch, table_of(node_state("calm")), "--no-headers", records=values)
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["Deployment/shop/web", "workload_cpu_level", "warning", "60s", "-", "-", "-"],
+        ["Deployment/shop/web:", "it", "rose"],
+    ]
+    assert "Deployment/shop/web" in changes(monkeypatch, [values[0]]).stdout
 
 
 def test_repeats_of_the_planner_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:

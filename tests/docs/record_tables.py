@@ -10,6 +10,7 @@ from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.field_texts import field_texts, structs_of
+from pipeline.topics.hourly_usage import HourlyUsageRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pool_means import PoolMeansRecord
@@ -18,7 +19,7 @@ from pipeline.topics.recommendations import RecommendationRecord
 
 RECORDS: Final = (
     NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
-    AccuracyRecord, PoolMeansRecord, EvictionRequestRecord,
+    AccuracyRecord, PoolMeansRecord, HourlyUsageRecord, EvictionRequestRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",

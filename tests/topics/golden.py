@@ -23,7 +23,7 @@ from pipeline.topics.accuracy import (
     PredictorJudgement,
 )
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.alerts import AlertRecord, Evidence, OpenAlert, Pressure
+from pipeline.topics.alerts import AlertRecord, Evidence, LevelChange, OpenAlert, Pressure
 from pipeline.topics.checkpoints import (
     Claim,
     DepartedNode,
@@ -37,6 +37,7 @@ from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod, Waiti
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.heartbeats import HeartbeatRecord
 from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.hourly_usage import HourlyUsageRecord
 from pipeline.topics.node_resources import BatchTerms, MidTerms, NodeResourcesRecord
 from pipeline.topics.node_state import (
     AggregatedUsage,
@@ -280,6 +281,16 @@ ALERT = AlertRecord(
         pressure=Pressure(cpu_some=0.25, memory_full=0.0),
     ),
 )  # fmt: skip
+LEVEL_ALERT = AlertRecord(
+    node="", as_of="2023-11-14T22:14:00Z", generation=0, offset=1700000040000, epoch=0,
+    id="Deployment/shop/web/workload_cpu_level/2023-11-14T22:14:00Z", rule="workload_cpu_level",
+    transition="closed", severity="warning", since="2023-11-14T16:14:00Z", duration_seconds=21600.0,
+    reason="returned", pool="gold", workload="Deployment/shop/web",
+    change=LevelChange(
+        since="2023-11-14T11:00:00Z", before=0.25, after=0.5, detector="ratio held",
+    ),
+    why="cpu usage rose",
+)  # fmt: skip
 EVICTION_PLAN = EvictionPlanRecord(
     node=HEADER.node, id=f"{POD}/{HEADER.node}", at="2023-11-14T22:14:00Z",
     valid_until="2023-11-14T22:14:30Z", planner="extender", why="shop/web-0 of prod fits nowhere",
@@ -374,6 +385,14 @@ POOL_MEANS = PoolMeansRecord(
         "node_cpu": RuleMean(percent=41.25, known_nodes=11), "prod_cpu": RuleMean(known_nodes=5),
     },
 )  # fmt: skip
+HOURLY_USAGE = HourlyUsageRecord(
+    hour="2023-11-14T22:00:00Z",
+    usage={
+        "pool/gold": (0.4125, 0.5),
+        "workload/Deployment/shop/web": (0.25, 268435456.0),
+        "workload/StatefulSet/shop/db": (None, None),
+    },
+)
 EVICTION_REQUEST = EvictionRequestRecord(
     node="node-1", id="node-1/memory/1", at="2023-11-14T22:14:00Z",
     valid_until="2023-11-14T22:17:00Z", requester="agent", why="memory is reclaimed",
@@ -459,6 +478,8 @@ GOLDEN = (
     _json("eviction-requests", EVICTION_REQUEST),
     _json("heartbeats", HEARTBEAT),
     _json("pool-means", POOL_MEANS),
+    _json("hourly-usage", HOURLY_USAGE),
+    _json("level-alert", LEVEL_ALERT),
     _json("wake-ups", WAKE_UP),
     _json("recommendations", RECOMMENDATION),
     _json("node-state", NODE_STATE),

@@ -1,11 +1,12 @@
-"""Alerts about hot nodes that cannot be relieved: opened once, and closed when that ends.
+"""Alerts of the planner: opened once, and closed when what they are about ends. They are about hot
+nodes that cannot be relieved, and about levels of usage that changed.
 
 The planner, the notifier and commands read them from their topic in the same way. An alert is open
 while its newest record is no end of it and is repeated now and then.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -13,12 +14,13 @@ import msgspec
 from pipeline.times import format_time, parse_time
 from pipeline.topics.alerts import (
     FORGOTTEN_SECONDS,
-    RELIEF_RULES,
+    PLANNER_RULES,
     REPEAT_SECONDS,
     AlertRecord,
     CloseReason,
+    LevelChange,
+    LevelRule,
     ReliefRule,
-    Severity,
     alert_id,
 )
 from pipeline.topics.result_header import Position
@@ -26,37 +28,37 @@ from pipeline.topics.result_header import Position
 MOST_OPEN: Final = 10_000
 """Alerts that are open at once; further ones are not opened."""
 _MOST_WHY: Final = 1_000
-_SEVERITIES: Final[dict[ReliefRule, Severity]] = {
-    "all_nodes_hot": "critical",
-    "nothing_can_be_done": "warning",
-    "plans_do_not_help": "warning",
-}
+_CRITICAL: Final = "all_nodes_hot"
 
 
 class Subject(NamedTuple):
-    """What an alert is about: a rule, and a node or (with an empty node) a pool."""
+    """What an alert is about: a rule, and a node, a workload, or (without both) a pool."""
 
-    rule: ReliefRule
+    rule: ReliefRule | LevelRule
     node: str
     pool: str = ""
+    workload: str = ""
 
 
 class Hopeless(NamedTuple):
-    """A subject for which nothing can be done, and why."""
+    """A subject for which nothing can be done, or whose usage changed, and why."""
 
     subject: Subject
     pool: str
     why: str
+    change: LevelChange | None = None
 
 
 class ReliefAlerts:
     """The alerts that are open. Times are those of one clock: of a reader its monotonic seconds, of
-    the planner, which writes them, Unix times; `shift` when it is set.
+    the planner, which writes them, Unix times; `shift` when it is set. Only alerts of `rules`
+    count.
 
     Positions of ends are remembered: a topic is read again, and a planner that lost its lease may
     repeat an alert that the next one has closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Collection[str] = PLANNER_RULES) -> None:
+        self._rules = rules
         self._newest: dict[Subject, AlertRecord] = {}
         self._seen_at: dict[Subject, float] = {}
         self._ends: OrderedDict[Subject, Position] = OrderedDict()
@@ -65,8 +67,9 @@ class ReliefAlerts:
         return len(self._newest)
 
     def take(self, record: AlertRecord, now: float) -> bool:
-        """Take a record of the topic; False if it is about usage, or older than what is known."""
-        if record.rule not in RELIEF_RULES:
+        """Take a record of the topic; False if it is of another rule, or older than what is
+        known."""
+        if record.rule not in self._rules:
             return False
         subject = subject_of(record)
         known, end = self._newest.get(subject), self._ends.get(subject)
@@ -93,10 +96,10 @@ class ReliefAlerts:
     def opened(self, hopeless: Iterable[Hopeless], now: float) -> list[AlertRecord]:
         """Open an alert for each of these that has none; returns the records to be written."""
         records = []
-        for subject, pool, why in hopeless:
+        for subject, pool, why, change in hopeless:
             if subject in self._newest or len(self._newest) >= MOST_OPEN:
                 continue
-            record = _record(subject, pool, why, now, self._ends.get(subject))
+            record = _record(subject, pool, why, now, self._ends.get(subject), change)
             self._newest[subject], self._seen_at[subject] = record, now
             records.append(record)
         return records
@@ -134,16 +137,20 @@ class ReliefAlerts:
 
 def may_be_relief_alert(value: bytes) -> bool:
     """Whether the value of a record may be such an alert: most are about usage."""
-    return any(rule.encode() in value for rule in RELIEF_RULES)
+    return any(rule.encode() in value for rule in PLANNER_RULES)
 
 
 def subject_of(record: AlertRecord) -> Subject:
     """What a record of the planner is about."""
-    rule = cast(ReliefRule, record.rule)
-    return Subject(rule, record.node, "" if record.node else record.pool)
+    rule = cast(ReliefRule | LevelRule, record.rule)
+    pool = "" if record.node or record.workload else record.pool
+    return Subject(rule, record.node, pool, record.workload)
 
 
-def _record(subject: Subject, pool: str, why: str, now: float, end: Position | None) -> AlertRecord:
+def _record(
+    subject: Subject, pool: str, why: str, now: float, end: Position | None,
+    change: LevelChange | None,
+) -> AlertRecord:  # fmt: skip
     """The record that opens an alert; `end` is the last one's end."""
     since = format_time(now)
     # A clock that was set back must not let it look older than that.
@@ -154,13 +161,17 @@ def _record(subject: Subject, pool: str, why: str, now: float, end: Position | N
         generation=0,
         offset=offset,
         epoch=0,
-        id=alert_id(subject.node or f"pool {subject.pool}", subject.rule, since),
+        id=alert_id(
+            subject.node or subject.workload or f"pool {subject.pool}", subject.rule, since
+        ),
         rule=subject.rule,
         transition="opened",
-        severity=_SEVERITIES[subject.rule],
+        severity="critical" if subject.rule == _CRITICAL else "warning",
         since=since,
         duration_seconds=0.0,
         pool=pool,
+        workload=subject.workload,
+        change=change,
         why=why[:_MOST_WHY],
     )
 

@@ -70,7 +70,9 @@ class NodeRow:
             duration_seconds=(self.end_ms - since_ms) / 1000,
             reason=reason,
             pool=pool,
+            workload="",
             evidence=evidence,
+            change=None,
             why="",
         )
 

@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pipeline.times import format_time, parse_time
-from pipeline.topics.alerts import AlertRecord, OpenAlert
+from pipeline.topics.alerts import LEVEL_RULES, AlertRecord, OpenAlert
 from pipeline.topics.node_state import NodeStateRecord
 
 NAME: Final = "SpringtideHotNode"
-"""The label `alertname` of every alert."""
+LEVEL_NAME: Final = "SpringtideLevelChange"
+"""The label `alertname`: of alerts about hot nodes, and about levels of usage that changed."""
 
 Labels = tuple[tuple[str, str], ...]
 """Labels in order of their names, which identify an alert."""
@@ -30,6 +31,10 @@ _RELIEF_TEXTS: Final[Mapping[str, str]] = {
     "all_nodes_hot": "No node of pool {pool} can take pods of its hot nodes",
     "nothing_can_be_done": "Hot node {node} cannot be relieved",
     "plans_do_not_help": "Plans for pool {pool} are paused, because they do not help",
+    "pool_cpu_level": "CPU usage of pool {pool} has changed its level",
+    "pool_memory_level": "Memory usage of pool {pool} has changed its level",
+    "workload_cpu_level": "CPU usage of {workload} has changed its level",
+    "workload_memory_level": "Memory usage of {workload} has changed its level",
 }
 
 
@@ -65,7 +70,8 @@ def firing_alerts(
 def firing_relief_alerts(
     alerts: Iterable[AlertRecord], extra: Mapping[str, str]
 ) -> dict[Labels, FiringAlert]:
-    """Open alerts of the planner. One about a pool has the label `pool` in place of `node`."""
+    """Open alerts of the planner. One about a pool has the label `pool` in place of `node`, one
+    about a workload `workload`."""
     return {
         _labels(alert.node, alert, extra): FiringAlert(alert.node, alert, alert.as_of)
         for alert in alerts
@@ -73,8 +79,14 @@ def firing_relief_alerts(
 
 
 def _labels(node: str, alert: OpenAlert | AlertRecord, extra: Mapping[str, str]) -> Labels:
-    own = {"alertname": NAME, "rule": alert.rule, "severity": alert.severity}
-    own |= {"node": node} if node or isinstance(alert, OpenAlert) else {"pool": alert.pool}
+    name = LEVEL_NAME if alert.rule in LEVEL_RULES else NAME
+    own = {"alertname": name, "rule": alert.rule, "severity": alert.severity}
+    if node or isinstance(alert, OpenAlert):
+        own["node"] = node
+    elif alert.workload:
+        own["workload"] = alert.workload
+    else:
+        own["pool"] = alert.pool
     return tuple(sorted({**extra, **own}.items()))
 
 
@@ -107,5 +119,8 @@ def _usage_texts(firing: FiringAlert, alert: OpenAlert) -> tuple[str, str]:
 
 
 def _relief_texts(alert: AlertRecord) -> tuple[str, str]:
-    summary = _RELIEF_TEXTS[alert.rule].format(node=alert.node, pool=alert.pool)
-    return summary, f"{alert.why}. `springtide plan` shows the plan."
+    summary = _RELIEF_TEXTS[alert.rule].format(
+        node=alert.node, pool=alert.pool, workload=alert.workload
+    )
+    see = "" if alert.change else " `springtide plan` shows the plan."
+    return summary, f"{alert.why}.{see}"

@@ -12,7 +12,7 @@ from pipeline.processors.hot_nodes.firing_alerts import (
     posted_alert,
 )
 from pipeline.times import parse_time
-from pipeline.topics.alerts import OpenAlert
+from pipeline.topics.alerts import LevelChange, OpenAlert
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_state import NodeStateRecord
 
@@ -128,3 +128,29 @@ def test_alerts_of_the_planner_name_their_node_or_pool_and_say_why() -> None:
         },
     ]
     assert {alert.starts_at for alert in posted} == {"2027-01-15T08:00:00Z"}
+
+
+def test_alerts_about_levels_have_a_name_of_their_own_and_the_pool_or_workload() -> None:
+    change = LevelChange(since="2027-01-15T03:00:00Z", before=0.3, after=0.6, detector="d")
+    subjects = [
+        Subject("pool_memory_level", "", "gold"),
+        Subject("workload_cpu_level", "", workload="Deployment/shop/web"),
+    ]
+    records = ReliefAlerts().opened(
+        [Hopeless(subject, "gold", "usage rose", change) for subject in subjects], 1_800_000_000.0
+    )
+    posted = [
+        posted_alert(*item, 1_800_000_060.0) for item in firing_relief_alerts(records, {}).items()
+    ]
+    common = {"alertname": "SpringtideLevelChange", "severity": "warning"}
+    assert [(alert.labels, alert.annotations["summary"]) for alert in posted] == [
+        (
+            common | {"rule": "pool_memory_level", "pool": "gold"},
+            "Memory usage of pool gold has changed its level",
+        ),
+        (
+            common | {"rule": "workload_cpu_level", "workload": "Deployment/shop/web"},
+            "CPU usage of Deployment/shop/web has changed its level",
+        ),
+    ]
+    assert {alert.annotations["description"] for alert in posted} == {"usage rose."}

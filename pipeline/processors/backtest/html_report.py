@@ -33,8 +33,8 @@ MOST_DETAILED: Final = 2
 _LABEL_PIXELS: Final = 130
 _PEERS: Final = frozenset(variant.name for variant in PEERS)
 _SUMMARY_HEAD: Final = (
-    "#", "Variant", "Settings", "Worst suite", "Violations there", "Mean violations",
-    "Worst p90 node", "Severity", "Savings", "Measured by declared",
+    "#", "Variant", "Settings", "Worst suite", "Violations", "Mean", "p90 node", "Severity",
+    "Savings", "Measured/declared",
 )  # fmt: skip
 _SUITE_HEAD: Final = (
     "#", "Variant", "Violations", "p90 node", "Severity", "Savings", "Of a perfect prediction",

@@ -99,6 +99,7 @@ class ThresholdAdvice(msgspec.Struct, frozen=True, kw_only=True):
     cls=Command,
     exit_codes={
         0: "a threshold is proposed, or the present one is right",
+        3: "with --live: the topic is missing, or has another number of partitions",
         4: "nothing is proposed, and the output says why; no data, or topics are missing",
     },
     tables=_COLUMN_HELP,

@@ -129,7 +129,7 @@ def _prod_usage(rows: pa.Table, window: IntArray, usage: FloatArray) -> FloatArr
     lacks_class = classes.is_null().to_numpy()
     chosen = np.flatnonzero(is_pod & (counts | lacks_class))
     coverage = _numbers(rows["coverage"])[chosen]
-    share = np.where(np.isnan(coverage), 1.0, coverage)
+    share = np.clip(np.where(np.isnan(coverage), 1.0, coverage), 0.0, 1.0)
     amounts = usage[chosen] * per_resource(share)
     windows = int(window[-1]) + 1
     return np.stack([np.bincount(window[chosen], amounts[:, r], windows) for r in range(2)], axis=1)

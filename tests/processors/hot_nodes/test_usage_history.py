@@ -123,6 +123,19 @@ def test_usage_of_prod_is_unknown_with_that_of_a_pod() -> None:
     assert np.isnan(history.values("n", NOW)[0, 2])
 
 
+@pytest.mark.parametrize(("coverage", "used"), [(np.inf, 2.0), (7.0, 2.0), (-np.inf, 0.0)])
+def test_a_pod_was_measured_for_no_more_than_its_window(coverage: float, used: float) -> None:
+    """Also where the pod of another window used nothing."""
+    windows = [window("n", end, 9.0, ("a", "prod", 2.0 * end)) for end in (0, 1)]
+    rows = archive_rows([LoggedWindow(0, offset, each) for offset, each in enumerate(windows)])
+    rows = pa.Table.from_batches([rows.select([*USAGE_COLUMNS])])
+    is_pod = np.array([kind == "pod" for kind in rows["kind"].to_pylist()])
+    values = pa.array(np.where(is_pod, coverage, 1.0))
+    history = UsageHistory()
+    history.add(rows.set_column(rows.column_names.index("coverage"), "coverage", values))
+    assert history.values("n", NOW)[0, 2] == used / 2
+
+
 @pytest.mark.parametrize("column", ["node", "log_offset", "window_end", "kind"])
 def test_rows_that_lack_what_they_need_are_invalid(column: str) -> None:
     rows = pa.Table.from_batches([archive_rows([LoggedWindow(0, 0, window("n", 0, 4.0))])])

@@ -1,7 +1,7 @@
 """Run the calibrated predictor over a trace, beside the predictors that run in a bank."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ _UNITS: Final = np.array([1.0, MEBIBYTE])
 
 
 class CalibratedRun:
-    """Pools of all nodes of a trace, one for each resource, and their predictions at some steps.
+    """Pools of all nodes of a trace, one for each of `resources`, and their predictions at steps.
 
     `risks` ascend; `at` are the steps of `predictions` (risks, k, q, 2), in millicores and bytes.
     With `moved_pods_known` a pod continues the history of the pod of its series that ended on
@@ -38,6 +38,7 @@ class CalibratedRun:
         *,
         moved_pods_known: bool,
         prior: FloatArray | None = None,
+        resources: Collection[str] = RESOURCES,
     ) -> None:
         try:
             horizon = Horizon(round(horizon_seconds / trace.step_seconds), trace.step_seconds)
@@ -57,7 +58,7 @@ class CalibratedRun:
         self.pools: Final = {
             r: CalibratedPool(horizon, risks, prior, most_departed=most_departed)
             for r, resource in enumerate(RESOURCES)
-            if resource in trace.resources
+            if resource in trace.resources and resource in resources
         }
         self.predictions = np.full((len(risks), len(trace.nodes), len(at), 2), np.nan)
 

@@ -129,13 +129,16 @@ def predict_suites(
     """
     for suite in suites:
         _check_length(trace, suite)
-    alike: dict[tuple[float, str], list[IntArray]] = {}
+    alike: dict[tuple[float, str], list[Suite]] = {}
     for suite in suites:
-        alike.setdefault((suite.horizon_hours, suite.source), []).append(suite.at(trace))
-    steps = {key: np.unique(np.concatenate(at)) for key, at in sorted(alike.items())}
+        alike.setdefault((suite.horizon_hours, suite.source), []).append(suite)
+    steps = {
+        key: np.unique(np.concatenate([suite.at(trace) for suite in own]))
+        for key, own in alike.items()
+    }
     runs = [
-        Run(_with_horizon(variant, horizon), at, origin)
-        for (horizon, origin), at in steps.items()
+        Run(_with_horizon(variant, key[0]), steps[key], key[1], _resources(own))
+        for key, own in alike.items()
         for variant in variants
     ]
     predicted = replay(trace, runs, progress)
@@ -146,6 +149,10 @@ def predict_suites(
         own = predicted[first : first + len(variants)]
         results.append(_of_suite(trace, suite, own, steps[key]))
     return results
+
+
+def _resources(suites: Sequence[Suite]) -> tuple[str, ...]:
+    return tuple(sorted({suite.resource for suite in suites}))
 
 
 def _of_suite(

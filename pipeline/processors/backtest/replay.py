@@ -20,7 +20,7 @@ from pipeline.processors.backtest.trace_windows import windows
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.cold_start import counts_request
 from pipeline.processors.model.entity_models import NEVER
-from pipeline.processors.model.model_config import ENTITIES, NODE, ModelConfig
+from pipeline.processors.model.model_config import ENTITIES, NODE, RESOURCES, ModelConfig
 from pipeline.processors.model.node_peaks import PeakColumns
 from pipeline.processors.model.peak_prediction import predict_peaks
 from pipeline.processors.model.predictor import Predictor, View, node_columns
@@ -84,11 +84,13 @@ def calibrated(
 
 
 class Run(NamedTuple):
-    """A variant, the steps (q,), ascending, at which it predicts, and the origin of the trace."""
+    """A variant, the steps (q,), ascending, at which it predicts, the origin of the trace, and the
+    resources that matter: pools learn no others."""
 
     variant: Variant
     at: IntArray
     origin: str = ""
+    resources: tuple[str, ...] = RESOURCES
 
 
 @dataclass(slots=True)
@@ -159,23 +161,24 @@ def _calibrated_runs(
 ) -> list[tuple[CalibratedRun, tuple[int, ...]]]:
     """Runs of the calibrated predictor, by ascending risk, and their positions; those that learn
     alike together."""
-    alike: dict[tuple[float, bool, str, str, bytes], dict[float, int]] = {}
+    alike: dict[tuple[float, bool, str, str, tuple[str, ...], bytes], dict[float, int]] = {}
     for number, run in enumerate(runs):
         if _is_calibrated(run.variant):
             config, options = run.variant.config, run.variant.config.options[CALIBRATED]
             key = (
                 config.horizon_seconds, options["moved_pods_known"], options["prior"], run.origin,
-                run.at.tobytes(),
+                run.resources, run.at.tobytes(),
             )  # fmt: skip
             alike.setdefault(key, {})[options["risk"]] = number
     result = []
-    for (horizon_seconds, known, _, origin, at), numbers in alike.items():
+    for (horizon_seconds, known, _, origin, resources, at), numbers in alike.items():
         risks = sorted(numbers)
         steps = np.frombuffer(at, np.int64)
         prior = runs[numbers[risks[0]]].variant.priors.get(origin)
         pools = CalibratedRun(
-            trace, horizon_seconds, risks, steps, moved_pods_known=known, prior=prior
-        )
+            trace, horizon_seconds, risks, steps, moved_pods_known=known, prior=prior,
+            resources=resources,
+        )  # fmt: skip
         result.append((pools, tuple(numbers[risk] for risk in risks)))
     return result
 
@@ -184,7 +187,7 @@ def _groups(runs: Sequence[Run]) -> list[_Group]:
     """Runs that learn alike, together, unless two predictors with options of their own declare
     columns of one name."""
     groups: list[_Group] = []
-    for number, (variant, _, _) in enumerate(runs):
+    for number, (variant, *_) in enumerate(runs):
         if _is_calibrated(variant):
             continue
         name = variant.config.strategy.predictor

@@ -12,6 +12,7 @@ from pipeline.processors.backtest.protocol import outcomes
 from pipeline.processors.backtest.replay import Run, calibrated, replay
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.trace_windows import windows
+from pipeline.processors.model.model_config import RESOURCES
 from pipeline.topics.workloads import NO_WORKLOAD
 from tests.processors.backtest.test_replay import STEPS, tables, trace_of, with_another_future
 
@@ -50,6 +51,19 @@ def test_predictions_lie_between_0_and_the_requests_in_the_order_of_runs() -> No
     both = ~np.isnan(high)
     assert (low[both] >= high[both]).all()
     assert (low[both] > high[both]).any()
+
+
+def test_a_resource_is_learned_alone_as_beside_the_other() -> None:
+    trace = trace_of(tables())
+    variant = calibrated(0.1)
+    config = replace(variant.config, horizon_seconds=6 * 3600.0)
+    run = Run(replace(variant, config=config), np.arange(STEPS))
+    (both,) = replay(trace, [run])
+    for r, resource in enumerate(RESOURCES):
+        (alone,) = replay(trace, [run._replace(resources=(resource,))])
+        np.testing.assert_array_equal(alone[..., r], both[..., r])
+        assert np.isnan(alone[..., 1 - r]).all()
+        assert not np.isnan(both[..., r]).all()
 
 
 def test_a_moved_pod_that_is_known_changes_predictions() -> None:

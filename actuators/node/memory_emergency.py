@@ -8,6 +8,7 @@ cgroup at once; on v1 processes are killed one by one, which needs the process I
 import os
 import posixpath
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,8 +37,10 @@ KILLS: Final = counter(
 )
 USAGE_SECONDS: Final = 3.0
 """Usage that is older kills nothing."""
-_PASSES: Final = 5
+_PASSES: Final = 50
 """Over the processes of a cgroup on v1, because they may fork meanwhile."""
+_PAUSE_SECONDS: Final = 0.002
+"""Before a pass that waits for processes to end."""
 
 
 def emergency_mode(features: Mapping[str, FeatureMode]) -> FeatureMode:
@@ -117,13 +120,16 @@ def kill_pod(memory: Hierarchy, path: str, uid: str) -> None:
         processes = {*_processes(directory)} - killed
         if not processes:
             break
-        for process in processes:
-            _kill_process(process, path)
-        killed |= processes
+        # A process that ends belongs to the root of the hierarchy before it leaves the list.
+        elsewhere = {process for process in processes if not _kill_process(process, path)}
+        killed |= processes - elsewhere
+        if processes == elsewhere:
+            time.sleep(_PAUSE_SECONDS)
     else:
-        raise CgroupWriteError(
-            "new processes are started all the time", reason="refused", path=path
-        )
+        problem = "new processes are started all the time"
+        if elsewhere:
+            problem = f"process {min(elsewhere)} is in another cgroup"
+        raise CgroupWriteError(problem, reason="refused", path=path)
     if not killed:
         # To another process namespace v1 lists nothing at all.
         raise _not_visible(path)
@@ -138,25 +144,25 @@ def _processes(directory: Path) -> Iterator[int]:
             yield from map(int, Path(folder, "cgroup.procs").read_text().split())
 
 
-def _kill_process(process: int, path: str) -> None:
-    """Kill a process if it is in the cgroup at `path` or below it."""
+def _kill_process(process: int, path: str) -> bool:
+    """Kill a process if it is in the cgroup at `path` or below it; returns False if it is in
+    another one."""
     if process == 0:
         raise _not_visible(path)
     try:
         # The handle stays that of this process, also if its ID is used again.
         handle = os.pidfd_open(process)
     except ProcessLookupError:
-        return
+        return True
     try:
         if not _is_within(_memory_cgroup(process), path):
-            raise CgroupWriteError(
-                f"process {process} is in another cgroup", reason="refused", path=path
-            )
+            return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
-        return
+        pass
     finally:
         os.close(handle)
+    return True
 
 
 def _not_visible(path: str) -> CgroupWriteError:

@@ -17,6 +17,7 @@ from pipeline.settings.node_actuator_settings import FeatureMode
 from pipeline.topics.actions import ActionRecord
 from tests.cgroup_tree import CGROUP_ROOT, CgroupTree, cgroup_tree
 from tests.metric_values import sum_of
+from tests.processes import eventually
 from tests.processors.node_qos.eviction_pods import GIB, NOW, best_effort, node
 
 UID = "6f1c2a34-0000-4000-8000-000000000001"
@@ -89,6 +90,32 @@ def test_a_cgroup_that_is_not_that_of_the_pod_is_left_alone(
     with pytest.raises(CgroupWriteError):
         kill_pod(memory_of(tree), path, uid)
     assert process.poll() is None
+
+
+FORKING = """
+import os, time
+end = time.monotonic() + 90
+for _ in range(4):
+    os.fork()
+while time.monotonic() < end:  # each process lives for a moment, and leaves a child
+    if os.fork():
+        os._exit(0)
+    time.sleep(0.001)
+"""
+
+
+@pytest.mark.cgroups
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_pod_whose_processes_start_others_all_the_time_is_killed(
+    tree: CgroupTree, attempt: int
+) -> None:
+    (controller,), container = tree.controllers, f"{CGROUPFS}/main"
+    tree.make(container)
+    listed = tree.directory(controller, container) / "cgroup.procs"
+    tree.python(container, FORKING)
+    assert eventually(lambda: len(listed.read_text().split()) > 8)
+    kill_pod(memory_of(tree), CGROUPFS, UID)
+    assert eventually(lambda: not listed.read_text(), 30)
 
 
 @pytest.mark.cgroups

@@ -12,6 +12,7 @@ from actuators.planner.pool_means_publisher import (
     PoolMeansPublisher,
     read_pools_on_topic,
 )
+from actuators.planner.pool_outcomes_publisher import PoolOutcomesPublisher
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from actuators.planner.threshold_proposals import PROPOSAL_SECONDS, PROPOSED, set_proposals
@@ -43,6 +44,8 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
 from pipeline.topics.eviction_requests import EvictionRequestRecord
 from pipeline.topics.nodes import check_node_name
+from pipeline.topics.pool_means import MEANS
+from pipeline.topics.pool_outcomes import OUTCOMES
 from pipeline.topics.registry import (
     ACTIONS,
     ALERTS,
@@ -100,6 +103,9 @@ class Planner:
             ),
         )  # fmt: skip
         self._means = PoolMeansPublisher(table, clock, self._publish_fleet, lambda: lease.is_held)
+        self._outcomes = PoolOutcomesPublisher(
+            table, self._store, clock, self._publish_fleet, lambda: lease.is_held
+        )
         self._levels = LevelWatch(
             clock, lambda: read_hours(settings.kafka, clock.now()), log_reader(settings.kafka),
             self._publish_fleet, self._publish, lambda: lease.is_held,
@@ -114,8 +120,8 @@ class Planner:
         async with self._producer:
             await run_all([
                 self._feed.run(), self._follow_moves(), self._follow_policy(), self._plan(),
-                self._follow_means(), self._workloads.run(), self._histories.run(),
-                self._propose_thresholds(), self._watch_levels(),
+                self._follow_means(), self._follow_outcomes(), self._workloads.run(),
+                self._histories.run(), self._propose_thresholds(), self._watch_levels(),
             ])  # fmt: skip
 
     def trouble(self) -> str:
@@ -152,14 +158,22 @@ class Planner:
 
     async def _follow_means(self) -> None:
         await self._feed.wait_caught_up()
+        self._means.on_topic = await self._pools_on_topic(MEANS)
+        await self._means.run()
+
+    async def _follow_outcomes(self) -> None:
+        await self._feed.wait_caught_up()
+        await self._histories.wait_caught_up()
+        self._outcomes.on_topic = await self._pools_on_topic(OUTCOMES)
+        await self._outcomes.run()
+
+    async def _pools_on_topic(self, kind: bytes) -> set[str]:
         while True:
             try:
-                self._means.on_topic = await read_pools_on_topic(self._settings.kafka)
-                break
+                return await read_pools_on_topic(self._settings.kafka, kind)
             except KafkaError as error:
-                log.warning("means of pools are not read, trying again", why=error.message)
+                log.warning("records of pools are not read, trying again", why=error.message)
                 await self._clock.sleep(LOOK_SECONDS)
-        await self._means.run()
 
     async def _watch_levels(self) -> None:
         # An alert that a former leader opened is not opened again.

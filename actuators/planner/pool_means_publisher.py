@@ -103,15 +103,15 @@ class PoolMeansPublisher:
         return is_old or has_moved(before, record)
 
 
-async def read_pools_on_topic(kafka: KafkaSettings) -> set[str]:
-    """The pools that have a record on `fleet` now. Raises `KafkaError`."""
+async def read_pools_on_topic(kafka: KafkaSettings, kind: bytes) -> set[str]:
+    """The pools that have a record of this kind on `fleet` now. Raises `KafkaError`."""
     pools: set[str] = set()
     async with open_follower(client_options(kafka), topic_partitions(kafka, FLEET)) as follower:
         await follower.begin()
         async for records in follower.read_to_end():
             for record in records:
                 try:
-                    pool = pool_of_key(record.key)
+                    pool = pool_of_key(record.key, kind)
                 except KeyMismatchError:
                     continue
                 if pool is not None:

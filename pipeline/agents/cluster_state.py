@@ -1,5 +1,5 @@
 """The cluster state: nodes and pods of one partition, from the topics `nodes` and `pods`, and the
-means of node pools, which all partitions share (`pool_means_topic`).
+means and outcomes of node pools, which all partitions share (`fleet_topic`).
 
 `ClusterStateTopics.load` reads both topics to their current end, `follow` keeps the state current.
 An invalid record becomes a dead letter and changes nothing. The order between the two topics is
@@ -22,6 +22,7 @@ from pipeline.processors.join.sample_join import NodeObjects
 from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
+from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.registry import NODES, PODS
 
 log = get_logger(__name__)
@@ -34,14 +35,19 @@ _FETCHING: Final = Fetching(min_bytes=1024 * 1024, max_wait_ms=250)
 
 
 class ClusterState:
-    """The nodes and pods of one partition, and the `pool_means` of all pools.
+    """The nodes and pods of one partition, and `pool_means` and `pool_outcomes` of all pools.
 
     `node_records` are the encoded node records. `deleted_nodes` are the names of nodes whose last
     record is a tombstone, oldest first; the oldest are dropped.
     """
 
-    def __init__(self, pool_means: Mapping[str, PoolMeans] | None = None) -> None:
+    def __init__(
+        self,
+        pool_means: Mapping[str, PoolMeans] | None = None,
+        pool_outcomes: Mapping[str, PoolOutcomesRecord] | None = None,
+    ) -> None:
         self.pool_means = {} if pool_means is None else pool_means
+        self.pool_outcomes = {} if pool_outcomes is None else pool_outcomes
         self.nodes: dict[str, KnownNode] = {}
         # Encoded: only views need whole records, which is rare.
         self.node_records: dict[str, bytes] = {}

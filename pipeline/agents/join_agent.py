@@ -31,6 +31,7 @@ from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.join.joined_outcomes import joined_outcomes
 from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.pool_means import known_percent
 from pipeline.processors.join.sample_join import (
@@ -40,10 +41,12 @@ from pipeline.processors.join.sample_join import (
     join,
     listing_facts,
 )
+from pipeline.topics.hot_node_policy import DEFAULT_POOL
 from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
 from pipeline.topics.resource_amounts import is_gauge
 from pipeline.topics.sample_rows import read_rows
+from pipeline.topics.samples import SampleHeader
 from pipeline.topics.windows import (
     NodeFacts,
     Window,
@@ -276,7 +279,7 @@ class JoinCursor:
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
             pod_facts=pod_facts,
-            facts=self._facts_of(objects.record, sample.header.window_end_ms),
+            facts=self._facts_of(objects.record, sample.header),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
         self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
@@ -304,20 +307,27 @@ class JoinCursor:
                       partition=self.ownership.partition, nodes=MAX_UNKNOWN_NODES)  # fmt: skip
         return False
 
-    def _facts_of(self, record: KnownNode | None, window_end_ms: int) -> NodeFacts | None:
-        """Return the facts of a node, computed once per record: windows come more often. Only the
-        means of its pool, if they are needed, depend on the window."""
+    def _facts_of(self, record: KnownNode | None, header: SampleHeader) -> NodeFacts | None:
+        """Return the facts of a node, computed once per record: windows come more often. Only means
+        and outcomes of its pool, if they are needed, depend on the window."""
         if record is None:
             return None
         cached = self._facts.get(record.node)
         if cached is None or cached[0] is not record:
             cached = self._facts[record.node] = record, node_facts(record, self._rules.strategy)
         facts = cached[1]
-        policy = facts.hot_nodes
+        policy, state = facts.hot_nodes, self.cluster_state
+        outcomes = joined_outcomes(
+            state.pool_outcomes.get(DEFAULT_POOL if policy is None else policy.pool),
+            header.window_start_ms,
+            header.window_end_ms,
+        )
+        if outcomes is not None:
+            facts = msgspec.structs.replace(facts, pool_outcomes=outcomes)
         if policy is None or not policy.use_deviation_thresholds:
             return facts
-        means = self.cluster_state.pool_means.get(policy.pool)
-        percent = known_percent(means, policy, window_end_ms)
+        means = state.pool_means.get(policy.pool)
+        percent = known_percent(means, policy, header.window_end_ms)
         if not percent:
             WITHOUT_MEANS.inc()
         policy = msgspec.structs.replace(policy, mean_percent=percent)

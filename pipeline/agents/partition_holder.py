@@ -22,11 +22,11 @@ from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics, follow
 from pipeline.agents.consume import consume
 from pipeline.agents.consumer_group import ConsumerGroup, RecordSource
+from pipeline.agents.fleet_topic import FLEET_PARTITION, FleetTopic
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.koordlet_metrics import serve
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import ModelRules
-from pipeline.agents.pool_means_topic import FLEET_PARTITION, PoolMeansTopic
 from pipeline.agents.recommendation_agent import (
     PUBLISHING_PARTITION,
     Places,
@@ -230,7 +230,7 @@ class PartitionHolder:
                 output=output,
                 open_reader=reader,
                 cluster_state_topics=ClusterStateTopics(kafka.topic_prefix, refuse),
-                pool_means=PoolMeansTopic(
+                fleet=FleetTopic(
                     kafka.topic_prefix, refuse, self._settings.worker.future_tolerance_seconds
                 ),
                 join_rules=JoinRules(
@@ -347,15 +347,15 @@ class PartitionHolder:
             return await reader.ends(topic, partitions)
 
     async def _follow_cluster_state(self, recovery: Recovery) -> None:
-        shards, means = dict(self.shards), recovery.pool_means
-        starts = {TopicPartition(means.name, FLEET_PARTITION): means.next_offset} | {
+        shards, fleet = dict(self.shards), recovery.fleet
+        starts = {TopicPartition(fleet.name, FLEET_PARTITION): fleet.next_offset} | {
             TopicPartition(topic, partition): offset
             for partition, shard in shards.items()
             for topic, offset in shard.cluster_state_ends.items()
         }
         async for topic, record in follow(self._client, starts):
-            if topic == means.name:
-                await means.apply(record)
+            if topic == fleet.name:
+                await fleet.apply(record)
                 continue
             shard = shards[record.partition]
             state = shard.join.cluster_state

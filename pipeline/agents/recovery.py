@@ -28,11 +28,11 @@ from pipeline.agents.cluster_state import ClusterState, ClusterStateTopics
 from pipeline.agents.consume import Readers
 from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.failed_windows import FailedWindows, ReplayAgainError
+from pipeline.agents.fleet_topic import FLEET_PARTITION, FleetTopic
 from pipeline.agents.join_agent import JoinCursor, JoinRules
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules, NodeReport
-from pipeline.agents.pool_means_topic import FLEET_PARTITION, PoolMeansTopic
 from pipeline.agents.published_results import published_end, published_states
 from pipeline.agents.replay_windows import encode_replayed, replay
 from pipeline.agents.restored_nodes import SLICE, RestoredNodes, restore_nodes
@@ -89,7 +89,7 @@ class Recovery:
     output: Producer
     open_reader: Readers
     cluster_state_topics: ClusterStateTopics
-    pool_means: PoolMeansTopic
+    fleet: FleetTopic
     join_rules: JoinRules
     model_rules: ModelRules
     bank: Bank
@@ -106,9 +106,9 @@ class Recovery:
         ordered = sorted(partitions)
         topics = map(self._topic, (CHECKPOINTS, WINDOWS, SAMPLES, NODES, PODS, NODE_STATE))
         partition_topics = [(topic, partition) for topic in topics for partition in ordered]
-        fleet = (self.pool_means.name, FLEET_PARTITION)
+        fleet = (self.fleet.name, FLEET_PARTITION)
         async with self.open_reader([*partition_topics, fleet]) as reader:
-            await self.pool_means.load(reader)
+            await self.fleet.load(reader)
             for partition in ordered:
                 yield await self.load(reader, partition, released.pop(partition, None))
 
@@ -179,7 +179,8 @@ class Recovery:
             except ReplayAgainError:
                 bank.clear()
         failures.ranges.clear()
-        cluster_state, starts = ClusterState(self.pool_means.means), dict[str, int]()
+        cluster_state = ClusterState(self.fleet.means, self.fleet.outcomes)
+        starts: dict[str, int] = {}
         if previous is not None and not self.cluster_state_topics.differ(previous.topic_ids, ids):
             cluster_state, starts = previous.join.cluster_state, previous.cluster_state_ends
         ends = await self.cluster_state_topics.load(reader, partition, cluster_state, starts)

@@ -46,6 +46,8 @@ LATE_WINDOW_SECONDS: Final = 60.0
 OLDEST_PREDICTION_SECONDS: Final = 3600.0
 """From this age on the history in a prediction says nothing: workers repeat it every ten minutes.
 """
+AHEAD_SECONDS: Final = 300.0
+"""How far the clock of a prediction may be ahead: others of its pool would be old beside it."""
 FORGOTTEN_AFTER_SECONDS: Final = TOMBSTONE_MS / 2000
 """After half of the time for which the broker keeps tombstones everything is read again."""
 START_TIMEOUT_SECONDS: Final = 30.0

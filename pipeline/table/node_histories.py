@@ -14,17 +14,19 @@ import numpy as np
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
 from pipeline.processors.arrays import FloatArray
+from pipeline.processors.calibrated.pool_fold import StatedOutcomes
 from pipeline.processors.hot_nodes.threshold_advice import NodeHistories, Present
 from pipeline.processors.kubernetes.pod_classes import COUNTED_AS_PROD
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.table.apply_records import Headers, node_of
-from pipeline.table.limits import OLDEST_PREDICTION_SECONDS
+from pipeline.table.limits import AHEAD_SECONDS, OLDEST_PREDICTION_SECONDS
 from pipeline.table.node_names import RowArray
 from pipeline.table.state_table import Table
 from pipeline.times import parse_time, time_or_none
 from pipeline.topics.alerts import RULES
 from pipeline.topics.codec import decode_json
 from pipeline.topics.hot_node_policy import DEFAULT_POOL, HotNodePolicy
+from pipeline.topics.pool_outcomes import NodeOutcomes
 from pipeline.topics.predictions import EntityPeaks
 from pipeline.topics.resource_amounts import ByResource
 from pipeline.topics.result_header import Position, Result, position_of
@@ -40,14 +42,17 @@ class _Prediction(Result, frozen=True, kw_only=True, gc=False):
 
     node_peaks: EntityPeaks = EntityPeaks()
     classes: dict[str, EntityPeaks] = msgspec.field(default_factory=dict)
+    outcomes: NodeOutcomes | None = None
 
 
 class _History(NamedTuple):
-    """`values` are the `_FIELDS` by rule, in cores or bytes, and `at` is the time of the record."""
+    """`values` are the `_FIELDS` by rule, in cores or bytes, and `at` is the time of the record.
+    `outcomes` are encoded: as objects those of many nodes would take much memory."""
 
     position: Position
     at: float
     values: FloatArray
+    outcomes: bytes
 
 
 class Histories(Protocol):
@@ -84,7 +89,8 @@ class HistoryStore:
             values = _values(record)
         except OverflowError as error:
             raise InvalidRecordError(f"a count is too large: {error}") from error
-        self._by_node[node] = _History(record.position, parse_time(record.as_of), values)
+        outcomes = b"" if record.outcomes is None else msgspec.json.encode(record.outcomes)
+        self._by_node[node] = _History(record.position, parse_time(record.as_of), values, outcomes)
         return True
 
     def forget(self, before: float) -> None:
@@ -96,6 +102,15 @@ class HistoryStore:
         unknown, as is everything without a recent prediction."""
         own = self._by_node.get(node)
         return _UNKNOWN if own is None or now - own.at >= OLDEST_PREDICTION_SECONDS else own.values
+
+    def outcomes(self, node: str, now: float) -> StatedOutcomes | None:
+        """The outcomes of calibrated peaks that a node stated last; None if it stated none, or by a
+        clock that is ahead."""
+        own = self._by_node.get(node)
+        if own is None or not own.outcomes or own.at - now > AHEAD_SECONDS:
+            return None
+        outcomes = msgspec.json.decode(own.outcomes, type=NodeOutcomes)
+        return StatedOutcomes(round(1000 * own.at), outcomes)
 
 
 def _values(record: _Prediction) -> FloatArray:
@@ -143,18 +158,24 @@ def by_rule(node: Mapping[str, float], prod: Mapping[str, float]) -> FloatArray:
     return np.array([own.get(name, np.nan) for own in (node, prod) for name in RESOURCES])
 
 
-def pool_histories(
-    table: Table, store: Histories, now: float, expiration_seconds: float
-) -> Iterator[PoolHistory]:
-    """Yield the history of each pool, by name; usage older than `expiration_seconds` is stale.
-    Nodes without thresholds are in the default pool."""
+def pool_members(table: Table) -> dict[str, list[int]]:
+    """The rows of the nodes of each pool, pools and nodes by name. Nodes without thresholds are in
+    the default pool."""
     members: dict[str, list[int]] = {}
     names, records = table.rows()
     for row in sorted(table.known_rows.tolist(), key=names.__getitem__):
         node = records[row].node
         policy = None if node is None else node.hot_nodes
         members.setdefault(DEFAULT_POOL if policy is None else policy.pool, []).append(row)
-    for name, rows in sorted(members.items()):
+    return dict(sorted(members.items()))
+
+
+def pool_histories(
+    table: Table, store: Histories, now: float, expiration_seconds: float
+) -> Iterator[PoolHistory]:
+    """Yield the history of each pool, by name; usage older than `expiration_seconds` is stale."""
+    names, records = table.rows()
+    for name, rows in pool_members(table).items():
         nodes = [records[row].node for row in rows]
         policies = [None if node is None else node.hot_nodes for node in nodes]
         values = [store.values(names[row], now) for row in rows]

@@ -2,7 +2,8 @@
 
 The planner writes it from the node states of a pool. The join reads it, and writes the means into
 the windows of nodes whose thresholds are distances from the mean of their pool. The topic has one
-partition, which every worker reads. Keys of another kind are reserved; readers ignore them.
+partition, which every worker reads. Readers ignore keys of kinds that they do not know. Another
+kind is in `pipeline.topics.pool_outcomes`.
 """
 
 from typing import Annotated, Final
@@ -15,7 +16,8 @@ from pipeline.times import parse_time
 from pipeline.topics.codec import Record
 from pipeline.topics.hot_node_policy import DEFAULT_POOL, Percent, SpanSeconds, UsageKind
 
-_KEY: Final = b"pool/"
+MEANS: Final = b"pool/"
+"""How keys of the means of a pool begin."""
 
 Nodes = Annotated[int, Meta(ge=0)]
 
@@ -57,34 +59,25 @@ class PoolMeansRecord(Record, frozen=True, kw_only=True):
         return round(1000 * parse_time(self.at))
 
 
-def pool_key(pool: str) -> bytes:
-    """The key of the record of a pool."""
-    return _KEY + pool.encode()
+def pool_key(pool: str, kind: bytes = MEANS) -> bytes:
+    """The key of the record of a pool; keys of a `kind` begin with it."""
+    return kind + pool.encode()
 
 
-def pool_of_key(key: bytes | None) -> str | None:
-    """The pool whose record has this key; None if the key is not one of pools. Raises
+def pool_of_key(key: bytes | None, kind: bytes = MEANS) -> str | None:
+    """The pool whose record has this key; None if the key is not of this `kind`. Raises
     `KeyMismatchError` if the name is not UTF-8."""
-    if key is None or not key.startswith(_KEY):
+    if key is None or not key.startswith(kind):
         return None
     try:
-        return key.removeprefix(_KEY).decode()
+        return key.removeprefix(kind).decode()
     except UnicodeDecodeError as error:
         raise KeyMismatchError("name of a pool is not UTF-8") from error
 
 
 def check_pool_means(record: PoolMeansRecord, appended_ms: int, ahead_seconds: float) -> None:
-    """Raise `InvalidRecordError` if the record contradicts itself, or is dated more than
-    `ahead_seconds` after the broker received it: no later record could replace it."""
-    try:
-        ahead = record.at_ms / 1000 - appended_ms / 1000
-    except (ValueError, OverflowError) as error:
-        raise InvalidRecordError(f"pool {record.pool!r:.80}: {error}") from error
-    if ahead > ahead_seconds:
-        raise InvalidRecordError(
-            f"pool {record.pool!r:.80} is dated {ahead:.3f} s after the broker received the "
-            f"record, more than the {ahead_seconds:g} s allowed"
-        )
+    """Raise `InvalidRecordError` if the record contradicts itself, or as `check_date`."""
+    check_date(record.pool, record.at, appended_ms, ahead_seconds)
     for rule, mean in record.means.items():
         known = mean.known_nodes
         if known > record.nodes or (mean.percent is not None and 2 * known < record.nodes):
@@ -92,3 +85,17 @@ def check_pool_means(record: PoolMeansRecord, appended_ms: int, ahead_seconds: f
                 f"pool {record.pool!r:.80} has a mean of {rule!r:.40} of {known} of "
                 f"{record.nodes} nodes"
             )
+
+
+def check_date(pool: str, at: str, appended_ms: int, ahead_seconds: float) -> None:
+    """Raise `InvalidRecordError` if a record of a pool is dated more than `ahead_seconds` after the
+    broker received it: no later record could replace it."""
+    try:
+        ahead = parse_time(at) - appended_ms / 1000
+    except (ValueError, OverflowError) as error:
+        raise InvalidRecordError(f"pool {pool!r:.80}: {error}") from error
+    if ahead > ahead_seconds:
+        raise InvalidRecordError(
+            f"pool {pool!r:.80} is dated {ahead:.3f} s after the broker received the "
+            f"record, more than the {ahead_seconds:g} s allowed"
+        )

@@ -7,6 +7,7 @@ peak.
 
 import msgspec
 
+from pipeline.topics.pool_outcomes import NodeOutcomes
 from pipeline.topics.resource_amounts import ByResource, Usage
 from pipeline.topics.result_header import Result
 
@@ -164,6 +165,8 @@ class PredictionRecord(Result, frozen=True, kw_only=True):
     pods: Peaks of the pods of the last window.
     reclaimable: What Prod leaves unused, by predictor.
     cold_pods: UIDs of cold pods.
+    outcomes: Outcomes of calibrated peaks, which the planner adds up by pool; null if the predictor
+      `calibrated` does not run.
     """
 
     safety_margin_percent: float
@@ -179,3 +182,4 @@ class PredictionRecord(Result, frozen=True, kw_only=True):
     pods: PodPeaks = PodPeaks()
     reclaimable: dict[str, Reclaimable] = msgspec.field(default_factory=dict)
     cold_pods: tuple[str, ...] = ()
+    outcomes: NodeOutcomes | None = None

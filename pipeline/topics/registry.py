@@ -122,9 +122,9 @@ HEARTBEATS: Final = Topic(
     written_by="cluster watcher", record="heartbeats",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool/name or hour/n", partitions=1,
-    value="mean usage of the nodes of a pool, for thresholds that are distances from it; usage of "
-    "pools and workloads by the hour",
+    name="fleet", key="pool/name, outcomes/name or hour/n", partitions=1,
+    value="mean usage of the nodes of a pool, for thresholds that are distances from it; outcomes "
+    "of calibrated peaks of a pool; usage of pools and workloads by the hour",
     written_by="planner", record="pool_means",
 )  # fmt: skip
 WINDOWS: Final = Topic(

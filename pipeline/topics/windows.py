@@ -36,6 +36,7 @@ from pipeline.topics.pod_columns import (
     encode_pod_columns,
     read_pod_columns,
 )
+from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import FloatArray, Listing, SampleRows, read_rows
 from pipeline.topics.samples import Origin, SampleBatch, SampleHeader, encode_samples
@@ -53,7 +54,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Batch resources. `reserved` comes from the node's reservation annotation, `host_apps` are the
     classes of host applications by name. `unmeasured` are the requests, summed by class, of pods
     that run or will run and that the sample lacks. `hot_nodes` are the thresholds above which the
-    node counts as hot; None: it never does.
+    node counts as hot; None: it never does. `pool_outcomes` are those of the node's pool, in a
+    window every half hour.
     """
 
     known: bool = False
@@ -66,6 +68,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host_apps: dict[str, str] = msgspec.field(default_factory=dict)
     unmeasured: dict[str, Resources] = msgspec.field(default_factory=dict)
     hot_nodes: HotNodePolicy | None = None
+    pool_outcomes: PoolOutcomesRecord | None = None
 
 
 class WindowRows:

@@ -7,11 +7,11 @@ import msgspec
 
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics
+from pipeline.agents.fleet_topic import FleetTopic
 from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.model_agent import ModelCursor, apply_batches
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.partition_models import ModelRules
-from pipeline.agents.pool_means_topic import PoolMeansTopic
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import Refused
 from pipeline.agents.shard import Shard
@@ -39,7 +39,7 @@ class Owner:
         self.recovery = Recovery(
             member=member, group="workers", output=self.output, open_reader=broker.open_reader,
             cluster_state_topics=ClusterStateTopics("t", self._refuse),
-            pool_means=PoolMeansTopic("t", self._refuse, 60.0), join_rules=JOIN_RULES,
+            fleet=FleetTopic("t", self._refuse, 60.0), join_rules=JOIN_RULES,
             model_rules=MODEL_RULES, bank=Bank(config), handover=WindowHandover(), clock=self.clock,
         )  # fmt: skip
         self.shard: Shard

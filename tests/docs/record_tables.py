@@ -14,12 +14,13 @@ from pipeline.topics.hourly_usage import HourlyUsageRecord
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.pool_means import PoolMeansRecord
+from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 
 RECORDS: Final = (
     NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
-    AccuracyRecord, PoolMeansRecord, HourlyUsageRecord, EvictionRequestRecord,
+    AccuracyRecord, PoolMeansRecord, PoolOutcomesRecord, HourlyUsageRecord, EvictionRequestRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", int: "whole number", float: "number", bool: "true or false",

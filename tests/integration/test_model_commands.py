@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics
+from pipeline.agents.fleet_topic import FleetTopic
 from pipeline.agents.join_agent import JoinRules
 from pipeline.agents.partition_models import ModelRules
-from pipeline.agents.pool_means_topic import PoolMeansTopic
 from pipeline.agents.recovery import Recovery
 from pipeline.agents.refusals import Refused
 from pipeline.agents.shard import Shard
@@ -66,7 +66,7 @@ async def owner(kafka: KafkaSettings) -> AsyncIterator[tuple[Shard, CheckpointRo
             output=output,
             open_reader=partial(open_reader, client),
             cluster_state_topics=ClusterStateTopics(prefix, refuse),
-            pool_means=PoolMeansTopic(prefix, refuse, 60.0),
+            fleet=FleetTopic(prefix, refuse, 60.0),
             join_rules=JoinRules(prefix, 2, future_tolerance_seconds=60, strategy=Strategy()),
             model_rules=ModelRules(prefix=prefix, statistic="p90"),
             bank=Bank(model_config(settings)),

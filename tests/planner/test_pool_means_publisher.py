@@ -216,7 +216,7 @@ class Fleet:
         await planner.step()
         await planner.clock.advance(30.0)
         for record in planner.records:
-            topic = self.owner.recovery.pool_means
+            topic = self.owner.recovery.fleet
             await topic.apply(LogRecord(0, self._means, *record, self.end_ms))
             self._means += 1
 
@@ -301,13 +301,13 @@ async def test_a_paused_planner_does_not_bring_old_means_back() -> None:
     await fleet.window(10.0, 10.0, planners=(first, second))
     for _ in range(4):
         await fleet.window(50.0, 50.0, planners=(second,))
-    known = fleet.owner.recovery.pool_means.means["gold"]
+    known = fleet.owner.recovery.fleet.means["gold"]
     assert known.percent == {"node_cpu": 50.0}
     first.clock.jump(1000.0)
     await first.clock.advance(REPEAT_SECONDS)
     await fleet.publish(first)  # it still has the table of before
     assert len(first.records) == 1
-    assert fleet.owner.recovery.pool_means.means["gold"] == known
+    assert fleet.owner.recovery.fleet.means["gold"] == known
     for _ in range(3):
         await fleet.window(50.0, 50.0, planners=(first, second))
     assert fleet.transitions == []
@@ -325,4 +325,4 @@ async def test_means_follow_the_records_of_nodes(
     fleet, planner = await fleet_of(*nodes), Written(table)
     await fleet.window(90.0, 30.0, 60.0, planners=(planner,))
     expected = 60.0 if change("a") else 45.0
-    assert fleet.owner.recovery.pool_means.means["gold"].percent == {"node_cpu": expected}
+    assert fleet.owner.recovery.fleet.means["gold"].percent == {"node_cpu": expected}

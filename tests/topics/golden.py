@@ -53,6 +53,14 @@ from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import DecodedPods, encode_pod_columns
 from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.pool_means import PoolMeansRecord, RuleMean
+from pipeline.topics.pool_outcomes import (
+    PROBABILITIES,
+    CellOutcomes,
+    NodeOutcomes,
+    PooledOutcomes,
+    PoolOutcomesRecord,
+    ResourceOutcomes,
+)
 from pipeline.topics.predictions import (
     CountColumns,
     Counts,
@@ -90,6 +98,17 @@ HEADER = SampleHeader(
 )  # fmt: skip
 STATIC_POD = "1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"
 POD = "0b5d8c2e-6f0a-4a53-9c3e-d1f2a3b4c5d6"
+
+
+CELLS = (
+    CellOutcomes(
+        cell=4, weight=12.25, quantiles=tuple(round(p - 0.5, 4) for p in PROBABILITIES)
+    ),
+)  # fmt: skip
+POOL_OUTCOMES = PoolOutcomesRecord(
+    pool="gold", at="2023-11-14T22:14:00Z", nodes=12, horizon_seconds=86_400, risk=0.02,
+    cpu=PooledOutcomes(cells=CELLS, level=0.0175), memory=PooledOutcomes(),
+)  # fmt: skip
 
 
 class Golden(NamedTuple):
@@ -146,6 +165,7 @@ def window_record() -> windows.Window:
                 high_percent={"cpu": 20.0}, use_deviation_thresholds=True,
                 mean_percent={"node_cpu": 45.5},
             ),
+            pool_outcomes=POOL_OUTCOMES,
         ),
         sample_offset=1234,
         appended_ms=1_700_000_040_250,
@@ -335,6 +355,10 @@ PREDICTION = PredictionRecord(
         ),
     },
     cold_pods=(STATIC_POD,),
+    outcomes=NodeOutcomes(
+        horizon_seconds=86_400, risk=0.02,
+        cpu=ResourceOutcomes(cells=CELLS, judged_days=3.5, unspent_days=-0.0125),
+    ),
 )  # fmt: skip
 NODE_STATE = NodeStateRecord(
     node=HEADER.node,
@@ -480,6 +504,7 @@ GOLDEN = (
     _json("pool-means", POOL_MEANS),
     _json("hourly-usage", HOURLY_USAGE),
     _json("level-alert", LEVEL_ALERT),
+    _json("pool-outcomes", POOL_OUTCOMES),
     _json("wake-ups", WAKE_UP),
     _json("recommendations", RECOMMENDATION),
     _json("node-state", NODE_STATE),

@@ -22,6 +22,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
+from pipeline.topics.pool_outcomes import CellOutcomes, PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 from pipeline.topics.result_header import Result
@@ -29,7 +30,7 @@ from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
-    PodRecord, PredictionRecord, RecommendationRecord,
+    PodRecord, PoolOutcomesRecord, PredictionRecord, RecommendationRecord,
 )  # fmt: skip
 PACK_RECORDS: tuple[type[Record], ...] = (
     NodeCheckpoint, RoundMarker, Claim, SkippedWindow, DepartedNode,
@@ -68,6 +69,10 @@ def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> st.
         values["as_of"] = _TIMES
     if issubclass(kind, OpenAlert):
         values["since"] = _TIMES
+    if issubclass(kind, PoolOutcomesRecord):
+        values["at"] = _TIMES
+    if issubclass(kind, CellOutcomes):
+        values["quantiles"] = values["quantiles"].map(sorted).map(tuple)
     return st.builds(kind, **values)
 
 
@@ -97,6 +102,15 @@ def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
     if kind is str:
         return st.text(min_size=meta.min_length or 0, max_size=meta.max_length or 20)
     if kind is int:
-        return st.integers(meta.ge, meta.le)  # type: ignore[arg-type]
+        most: Any = meta.le if meta.lt is None else meta.lt - 1
+        return st.integers(meta.ge, most)  # type: ignore[arg-type]
+    if get_origin(kind) is tuple:
+        values = _values(get_args(kind)[0])
+        least = meta.min_length or 0
+        return st.lists(values, min_size=least, max_size=max(least, 2)).map(tuple)
     assert kind is float, kind
-    return st.floats(meta.ge, meta.le, allow_nan=False, allow_infinity=False)
+    return st.floats(
+        meta.ge if meta.gt is None else meta.gt, meta.le if meta.lt is None else meta.lt,
+        exclude_min=meta.gt is not None, exclude_max=meta.lt is not None,
+        allow_nan=False, allow_infinity=False,
+    )  # fmt: skip

@@ -28,8 +28,10 @@ from pipeline.processors.calibrated.entity_rows import EntityRows
 from pipeline.processors.calibrated.fleet_experience import FLEET, SINGLE_NODE, FleetExperience
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
+from pipeline.processors.calibrated.outcome_tally import OutcomeTally
 from pipeline.processors.calibrated.pending_outcomes import NEVER
 from pipeline.processors.model.column_store import Column
+from pipeline.topics.pool_outcomes import ResourceOutcomes
 
 _NO_REQUEST: Final = 1e-9
 _NO_MARGINS: Final = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
@@ -73,9 +75,9 @@ class CalibratedPool:
     `risks` are declared risks, ascending, within those of `limits`. Raises ValueError if they are
     not.
     `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
-    of `fleet_prior`. A pool of a `single_node` has no margins beside those of the node and the
-    prior, no budget to spend elsewhere, and a smaller experience. The histories of at most
-    `most_departed` ended pods stay for new ones to borrow.
+    of `fleet_prior`. A pool of a `single_node` has a smaller experience, no budget to spend
+    elsewhere, and beside its own margins and level those of a larger pool that `use_pool` gives it.
+    The histories of at most `most_departed` ended pods stay for new ones to borrow.
     """
 
     def __init__(
@@ -113,6 +115,8 @@ class CalibratedPool:
         self._single_node: Final = single_node
         self._experience = FleetExperience(horizon.blocks, SINGLE_NODE if single_node else FLEET)
         self._pool_margins = _NO_MARGINS if single_node else _NO_MARGINS.copy()
+        self._pool_level: float | None = None
+        self._tally: Final = OutcomeTally() if single_node else None
         self._arrays: Final = _ARRAYS[1:] if single_node else _ARRAYS
         self._debt = np.zeros(len(self.risks))
         self._made_steps = np.full(horizon.audits, NEVER, np.int64)
@@ -154,8 +158,25 @@ class CalibratedPool:
         weights: FloatArray = self._nodes["margins"][rows].sum(axis=1).astype(np.float64)
         return weights
 
+    def use_pool(self, margins: FloatArray | None, level: float | None) -> None:
+        """Predict a single node with the margins and the level of risk of the pool of its nodes, by
+        itself where they are None."""
+        self._pool_margins = _NO_MARGINS if margins is None else margins
+        self._pool_level = level
+
+    def outcomes(self) -> ResourceOutcomes:
+        """The outcomes of a single node for the pool of its nodes."""
+        if self._tally is None:
+            raise ValueError("a pool of several nodes states no outcomes")
+        slots, unspent = self._pending_unspent()
+        return self._tally.record(
+            float(self._intervals[slots].sum()), float(unspent[0]), self._horizon
+        )
+
     def forget_predictions(self) -> None:
         """Drop pending predictions and the debt: they belong to another risk."""
+        if self._tally is not None:
+            self._tally.forget_risk()
         self._debt[:] = 0.0
         self._made_steps[:] = NEVER
         self._nodes["shapes"][:] = 0.0
@@ -274,17 +295,23 @@ class CalibratedPool:
         # Outcomes of one horizon overlap: together they weigh as much as one. In the pool, so do
         # those of its nodes.
         weight = interval / horizon.steps
-        if not self._single_node:
+        unspent = self.risks - outcomes.exceeded.mean(axis=0)
+        if self._tally is not None:
+            self._tally.add(outcomes.cells, bins, weight)
+            self._tally.spend(interval, float(unspent[0]), horizon)
+        else:
             np.add.at(self._pool_margins, (outcomes.cells, bins), weight / len(bins))
         self._nodes["margins"][outcomes.nodes, bins] += weight
         half_life = horizon.steps_of_days(risk_level.DEBT_HALF_LIFE_DAYS)
         self._debt *= 0.5 ** (interval / half_life)
-        debt = self._debt + interval * (self.risks - outcomes.exceeded.mean(axis=0))
+        debt = self._debt + interval * unspent
         self._debt = risk_level.bounded(debt, self.risks, self._repayment)
 
     def _fade(self, steps: int) -> None:
         days = steps / self._horizon.steps_of_days(1.0)
-        if not self._single_node:
+        if self._tally is not None:
+            self._tally.fade(steps, self._horizon)
+        else:
             self._pool_margins *= 0.5 ** (days / pooled_margins.POOL_HALF_LIFE_DAYS)
         self._nodes["margins"][:] *= np.float32(0.5 ** (days / pooled_margins.NODE_HALF_LIFE_DAYS))
 
@@ -357,9 +384,16 @@ class CalibratedPool:
 
     def levels(self) -> FloatArray:
         """Level of risk at which to predict now, for each declared risk."""
-        slots, rates = pending_outcomes.expected_rates(self._nodes, self._made_steps)
-        pending = self._intervals[slots] @ (self.risks - rates)
+        if self._pool_level is not None:
+            return np.array([self._pool_level])
+        _, pending = self._pending_unspent()
         return risk_level.level(self.risks, self._debt, pending, self._repayment)
+
+    def _pending_unspent(self) -> tuple[IntArray, FloatArray]:
+        """Slots of running predictions, and for each declared risk the sum of what these do not
+        spend so far, times the steps for which each stands."""
+        slots, rates = pending_outcomes.expected_rates(self._nodes, self._made_steps)
+        return slots, self._intervals[slots] @ (self.risks - rates)
 
     def _remember(
         self,
@@ -390,6 +424,7 @@ class CalibratedPool:
             "departed": self._departed.pack(),
             "nodes": self._nodes.pack(),
             "experience": self._experience.state(),
+            "tally": None if self._tally is None else self._tally.state(),
             **{name: getattr(self, f"_{name}").tobytes() for name in self._arrays},
             **{name: int(getattr(self, f"_{name}")) for name in _NUMBERS},
         }
@@ -409,6 +444,8 @@ class CalibratedPool:
         self._departed.restore(state.get("departed", {}))
         self._nodes.restore(state["nodes"])
         self._experience.restore(state["experience"])
+        if self._tally is not None and "tally" in state:  # else the pool stated no outcomes yet
+            self._tally.restore(state["tally"])
         for name in _NUMBERS:
             setattr(self, f"_{name}", int(state[name]))
 

@@ -14,18 +14,11 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.calibrated.pooled_margins import (
-    BINS,
-    CELLS,
-    HIGHEST,
-    LOWEST,
-    WIDTH,
-    with_neighbours,
-)
+from pipeline.processors.calibrated import outcome_quantiles
+from pipeline.processors.calibrated.pooled_margins import BINS, CELLS, WIDTH, with_neighbours
 
 PROBABILITIES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 1.0)
 _TAIL_SCALE: Final = 0.1
-_EDGES: Final = LOWEST + WIDTH * np.arange(BINS)
 
 
 @cache
@@ -46,8 +39,7 @@ def histograms_of(quantiles: Sequence[Sequence[float] | None]) -> FloatArray:
     tail = np.exp(-steps / _TAIL_SCALE)
     for cell, values in zip(result, quantiles, strict=True):
         if values is not None:
-            cumulated = np.interp(_EDGES, values, PROBABILITIES, left=0.0, right=1.0)
-            seen = np.diff(cumulated, prepend=0.0)
+            seen = outcome_quantiles.distribution_of(values, PROBABILITIES)
             longer = np.convolve(seen, tail / tail.sum())[:BINS]
             longer[-1] += max(1.0 - longer.sum(), 0.0)
             cell[:] = 0.5 * (seen + longer)
@@ -62,12 +54,7 @@ def quantiles_of(margins: Sequence[FloatArray]) -> list[list[float] | None]:
         weight = one.sum(axis=1, keepdims=True)
         total += np.divide(one, weight, out=np.zeros_like(one), where=weight > 0.0)
     total = with_neighbours(total)
-    return [_quantiles(cell) if cell.any() else None for cell in total]
-
-
-def _quantiles(cell: FloatArray) -> list[float]:
-    cumulated = np.cumsum(cell) / cell.sum()
-    bins = np.minimum(np.searchsorted(cumulated, np.array(PROBABILITIES) - 1e-9), BINS - 1)
-    bins[0] = max(int(np.flatnonzero(cell)[0]) - 1, 0)
-    rounded: list[float] = np.clip(_EDGES[bins], LOWEST, HIGHEST).round(2).tolist()
-    return rounded
+    return [
+        outcome_quantiles.quantiles_of(cell, PROBABILITIES) if cell.any() else None
+        for cell in total
+    ]

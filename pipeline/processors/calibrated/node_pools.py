@@ -1,5 +1,5 @@
 """The calibrated state of one node in a worker: its pods of Prod are a pool of one node, for cpu
-and for memory.
+and for memory, which uses the outcomes of a larger pool where windows have them.
 
 Steps are five minutes of event time; a prediction comes every third one, and after each in which
 the pods changed. A pod without a request counts its highest usage in place of
@@ -16,14 +16,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.calibrated.borrowed_history import NO_WORKLOAD
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
 from pipeline.processors.calibrated.pod_history import history_bytes
+from pipeline.processors.calibrated.pool_fold import margins
 from pipeline.topics import workloads as topics
+from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.pool_outcomes import LONGEST_MS, NodeOutcomes, PoolOutcomesRecord
 from pipeline.topics.workloads import Workload
 
 STEP_SECONDS: Final = 300
@@ -50,7 +53,8 @@ class StepPeaks:
 
 class NodePools:
     """Pools of one node with a declared risk. `open_step` is the step that has samples and is not
-    learned yet, -1 if there is none. Raises ValueError for a horizon that they do not have."""
+    learned yet, -1 if there is none; `pool_outcomes` are those of the node's pool. Raises
+    ValueError for a horizon that they do not have."""
 
     def __init__(self, horizon_seconds: float, risk: float) -> None:
         self.horizon_seconds, self._risk = float(horizon_seconds), risk
@@ -63,6 +67,8 @@ class NodePools:
             for _ in range(len(_UNITS))
         ]
         self.open_step = -1
+        self.pool_outcomes: PoolOutcomesRecord | None = None
+        self._outcomes: NodeOutcomes | None = None
         self._predicted_pods = b""  # digest of those of the last prediction
         self._uids: tuple[str, ...] = ()
         self._ids: IntArray = np.zeros(0, np.int64)
@@ -85,7 +91,8 @@ class NodePools:
         """
         ids, step = self._ids_of(uids), self.open_step
         workload_ids = _workload_ids(workloads) if workloads else np.full(len(ids), NO_WORKLOAD)
-        self.open_step = -1
+        self.open_step, self._outcomes = -1, None
+        self._use_pool(step)
         included = np.zeros((len(uids), 2), np.bool_)
         for r, pool in enumerate(self._pools):
             used = usage[:, r] / _UNITS[r]
@@ -118,6 +125,31 @@ class NodePools:
             return None
         self._predicted_pods = digest
         return self._predict(included)
+
+    def _use_pool(self, step: int) -> None:
+        """Use the outcomes of the pool, unless they are old or of another horizon. Its level is one
+        of its declared risk."""
+        pooled, end_ms = self.pool_outcomes, 1000 * STEP_SECONDS * (step + 1)
+        if (
+            pooled is None
+            or pooled.horizon_seconds != self.horizon_seconds
+            or abs(end_ms - pooled.at_ms) > LONGEST_MS
+        ):
+            for pool in self._pools:
+                pool.use_pool(None, None)
+            return
+        for pool, own in zip(self._pools, (pooled.cpu, pooled.memory), strict=True):
+            pool.use_pool(margins(own), own.level if pooled.risk == self._risk else None)
+
+    def outcomes(self) -> NodeOutcomes:
+        """The outcomes of this node for its pool, after the last step that was closed."""
+        if self._outcomes is None:
+            cpu, memory = (pool.outcomes() for pool in self._pools)
+            seconds = round(self.horizon_seconds)
+            self._outcomes = NodeOutcomes(
+                horizon_seconds=seconds, risk=self._risk, cpu=cpu, memory=memory
+            )
+        return self._outcomes
 
     def _with_history(
         self, ids: IntArray, counts: BoolArray, known: BoolArray, request: FloatArray
@@ -154,6 +186,7 @@ class NodePools:
             "risk": self._risk,
             "open_step": self.open_step,
             "predicted_pods": self._predicted_pods,
+            "pool_outcomes": self.pool_outcomes and encode_json(self.pool_outcomes),
             "pools": [pool.state() for pool in self._pools],
         }
         return msgspec.msgpack.encode(state)
@@ -167,11 +200,13 @@ class NodePools:
             pools = cls(state["horizon_seconds"], risk)
             pools.open_step = int(state["open_step"])
             pools._predicted_pods = bytes(state["predicted_pods"])
+            if state.get("pool_outcomes") is not None:
+                pools.pool_outcomes = decode_json(PoolOutcomesRecord, state["pool_outcomes"])
             for pool, saved in zip(pools._pools, state["pools"], strict=True):
                 pool.restore(saved)
                 if state["risk"] != risk:
                     pool.forget_predictions()
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        except (KeyError, TypeError, ValueError, RecordError, msgspec.MsgspecError) as error:
             raise CheckpointError(
                 f"the calibrated state of a node is damaged: {error!r:.200}"
             ) from error

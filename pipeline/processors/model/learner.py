@@ -259,7 +259,8 @@ class Learner:
         lengths_ms = batch.end_ms - np.array([head.start_ms for head in batch.heads], np.int64)
         uids = [node.listed.uids for node in nodes]
         workloads = [node.listed.workloads for node in nodes]
-        windows = WindowUsage(lengths_ms, entities, pods, uids, workloads)
+        pooled = [head.pool_outcomes for head in batch.heads]
+        windows = WindowUsage(lengths_ms, entities, pods, uids, workloads, pooled)
         for predictor in learners:
             with named(predictor):
                 predictor.learn(view, windows)

@@ -20,6 +20,7 @@ from pipeline.processors.model.model_config import NODE
 from pipeline.processors.model.node_models import NodeModels
 from pipeline.processors.model.predictor import View
 from pipeline.topics.node_state import YOUNG_SECONDS
+from pipeline.topics.pool_outcomes import NodeOutcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class PredictorPeaks:
     """One predictor's peaks of one node, cores and bytes, NaN unknown.
 
     `raw` (entities, 2) and `pod_raw` (pods, 2) are before the safety margin, `peaks` are `raw`
-    with it; `terms` are the numbers that `raw` was computed from.
+    with it; `terms` are the numbers that `raw` was computed from, `outcomes` what the node tells
+    its pool.
     """
 
     raw: FloatArray
@@ -65,6 +67,7 @@ class PredictorPeaks:
     pod_raw: FloatArray
     terms: Mapping[str, FloatArray]
     reclaimable: ProdReclaimable
+    outcomes: NodeOutcomes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,12 @@ class NodePeaks:
         """What Prod leaves unused, by the deciding predictor."""
         return self.decided.reclaimable
 
+    @property
+    def outcomes(self) -> NodeOutcomes | None:
+        """What the node tells its pool, by the first predictor that has it."""
+        stated = (peaks.outcomes for peaks in self.predictors.values())
+        return next((outcomes for outcomes in stated if outcomes is not None), None)
+
 
 class PeakSummary(NamedTuple):
     """The peaks that a node's state and resources use, each (cpu, memory), NaN unknown.
@@ -136,7 +145,7 @@ class PeakSummary(NamedTuple):
 class PeakColumns:
     """The fields of `PredictorPeaks` for k nodes and their n pods: `raw` and `peaks` are
     (k, entities, 2), `pod_raw` (n, 2), the arrays of `reclaimable` (k, 2). `counts_requests`: the
-    peaks include the requests of cold pods."""
+    peaks include the requests of cold pods. There are `outcomes` of all k nodes, or none."""
 
     raw: FloatArray
     peaks: FloatArray
@@ -145,6 +154,7 @@ class PeakColumns:
     reclaimable: ProdReclaimable
     may_decide: bool
     counts_requests: bool
+    outcomes: Sequence[NodeOutcomes | None] = ()
 
     def select(self, i: int, pods: slice) -> PredictorPeaks:
         """The peaks of the i-th node, which has these pods."""
@@ -154,6 +164,7 @@ class PeakColumns:
             pod_raw=self.pod_raw[pods],
             terms={term: values[i] for term, values in self.terms.items()},
             reclaimable=self.reclaimable.select(i),
+            outcomes=self.outcomes[i] if self.outcomes else None,
         )
 
 

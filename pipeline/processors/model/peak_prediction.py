@@ -103,6 +103,7 @@ def _peak_columns(view: View, pods: reclaimable.NodePods, predictor: Predictor) 
         reclaimable=_prod_reclaimable(view, pods, peaks, pair),
         may_decide=may_decide(predictor),
         counts_requests=peaks.without_requests is not None,
+        outcomes=peaks.outcomes,
     )
 
 

@@ -22,6 +22,7 @@ from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.nodes import Strategy
+from pipeline.topics.pool_outcomes import NodeOutcomes, PoolOutcomesRecord
 from pipeline.topics.workloads import Workload
 
 _T = TypeVar("_T", bound=np.generic)
@@ -86,13 +87,15 @@ class Peaks:
     entities were computed from, each (k, E, 2), by published name. If peaks of entities include
     requests of cold pods, `without_requests` (k, E, 2) are the peaks without these, NaN where
     nothing is left; else None. The requests of cold pods beyond their own peaks are added to Prod's
-    peak, less what the peaks of entities include.
+    peak, less what the peaks of entities include. `outcomes` are what each node tells its pool,
+    None without: nothing for all of them if there are none.
     """
 
     entities: FloatArray
     pods: FloatArray
     terms: Mapping[str, FloatArray] = field(default_factory=dict)
     without_requests: FloatArray | None = None
+    outcomes: Sequence[NodeOutcomes | None] = ()
 
 
 class Predictor(Protocol):
@@ -123,15 +126,17 @@ class Predictor(Protocol):
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
     """What the last windows of the nodes in a view add to it: their lengths `window_ms` (k,); the
-    usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; and of the pods
-    of each node their `uids` and `workloads`, None where unknown, the same tuples until one of them
-    changes; no workloads if all are unknown."""
+    usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; of the pods of
+    each node their `uids` and `workloads`, None where unknown, the same tuples until one of them
+    changes; no workloads if all are unknown; and the outcomes of each node's pool, None for a node
+    whose window has none."""
 
     window_ms: IntArray
     entities: FloatArray
     pods: FloatArray
     uids: Sequence[tuple[str, ...]]
     workloads: Sequence[tuple[Workload | None, ...]]
+    pool_outcomes: Sequence[PoolOutcomesRecord | None]
 
 
 @runtime_checkable
@@ -252,6 +257,11 @@ def checked_peaks(predictor: Predictor, view: View) -> Peaks:
                 f"predictor {predictor.name} returns the term {name!r:.100} of the shape "
                 f"{shape}, not {shapes[0]}"
             )
+    if len(peaks.outcomes) not in (0, shapes[0][0]):
+        raise PredictorError(
+            f"predictor {predictor.name} returns outcomes of {len(peaks.outcomes)} nodes, "
+            f"not {shapes[0][0]}"
+        )
     if not any(values.any() for values in invalid):
         return peaks
     return replace(

@@ -242,6 +242,7 @@ def encode_prediction(window: Window, peaks: NodePeaks, position: Position) -> b
                 for name, answer in peaks.predictors.items()
             },
             cold_pods=tuple(compress(peaks.pod_uids, peaks.pod_cold.tolist())),
+            outcomes=peaks.outcomes,
         )
     )
 

@@ -203,6 +203,7 @@ class WindowBatch:
                     strategy=window.node.strategy,
                     points=_points(window.rows, self._memory_policies[i]),
                     pods=facts.pods,
+                    pool_outcomes=window.node.pool_outcomes,
                 )
                 for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
             ],

@@ -59,7 +59,7 @@ class Calibrated:
             Term("share", "", note="of the requests, of Prod only"),
             Term("requests", note="of the pods of Prod when it was predicted"),
             Term("arrived", note="requests of pods that it was not predicted for"),
-            Term("outcomes", "", note="horizons of the node's own; 0: the prior alone"),
+            Term("outcomes", "", note="horizons of the node's own; 0: pool and prior decide"),
             Term("margin", "", note="of the strategy, which the risk replaces"),
             Term("percentile", note="of Prod if nothing is given away"),
         ),
@@ -93,6 +93,9 @@ class Calibrated:
         starts = np.searchsorted(view.node_index, np.arange(len(steps) + 1))
         pods = [slice(*starts[i : i + 2]) for i in range(len(steps))]
         pools = self._pools_of(view)
+        for of_node, pooled in zip(pools, windows.pool_outcomes, strict=True):
+            if pooled is not None:
+                of_node.pool_outcomes = pooled
         for i, of_node in enumerate(pools):
             if _NEVER < of_node.open_step < steps[i]:
                 self._close(view, windows, i, pods[i], of_node)
@@ -171,7 +174,9 @@ class Calibrated:
         terms["percentile"][:, _PROD] = percentile
         # Prod includes the requests of its new pods.
         without_requests = np.full_like(entities, np.nan)
-        return Peaks(entities, usual.pods, terms, without_requests=without_requests)
+        pools = view.node_store["calibrated_pools"][view.node_rows].tolist()
+        outcomes = [None if of_node is None else of_node.outcomes() for of_node in pools]
+        return Peaks(entities, usual.pods, terms, without_requests, outcomes)
 
     def _arrived(self, view: View) -> tuple[BoolArray, FloatArray]:
         """Whether Prod of each node has pods that its last prediction was not made for, (k, 2), and

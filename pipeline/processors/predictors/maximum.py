@@ -121,6 +121,7 @@ class Maximum:
             without_requests=reduce(
                 np.fmax, [_without_requests(answer) for answer in answers.values()]
             ),
+            outcomes=next((own.outcomes for own in answers.values() if own.outcomes), ()),
         )
 
     def _view_of(self, key: str, view: View) -> View:

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.agents import join_agent, pool_means_topic
-from pipeline.agents.pool_means_topic import MAX_POOLS, PoolMeansTopic
+from pipeline.agents import fleet_topic, join_agent
+from pipeline.agents.fleet_topic import MAX_POOLS, FleetTopic
 from pipeline.agents.refusals import Refused
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.processors.join.pool_means import LONGEST_MS, known_percent, pool_means
@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.refused: list[str] = []
-        self.topic = PoolMeansTopic("t", self._refuse, 60.0)
+        self.topic = FleetTopic("t", self._refuse, 60.0)
 
     async def _refuse(self, topic: str, refused: Refused) -> None:
         assert topic == FLEET
@@ -76,13 +76,13 @@ async def test_the_newest_means_of_each_pool_are_known() -> None:
 
 
 async def test_of_two_planners_the_newer_means_count() -> None:
-    reader, before = Reader(), value_of(pool_means_topic.OLDER)
+    reader, before = Reader(), value_of(fleet_topic.OLDER)
     await reader.topic.apply(written(means(30.0)))
     await reader.topic.apply(written(means(99.0, at_ms=APPENDED_MS - 1000)))  # was paused
     assert reader.percent == {"gold": {"node_cpu": 30.0}}
     await reader.topic.apply(written(means(None)))  # as of the same windows
     assert reader.percent == {"gold": {}}
-    assert value_of(pool_means_topic.OLDER) - before == 1
+    assert value_of(fleet_topic.OLDER) - before == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""What a node tells its pool: its outcomes by cell and bin of `pooled_margins`, and how much risk
+it left.
+
+Both fade by themselves. So a pool is the sum of what its nodes state now, whatever they stated
+before: a record that is repeated, late or lost changes nothing for long.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.calibrated import pooled_margins
+from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.outcome_quantiles import quantiles_of
+from pipeline.processors.calibrated.pooled_margins import BINS, POOL_HALF_LIFE_DAYS
+from pipeline.topics.pool_outcomes import PROBABILITIES, CellOutcomes, ResourceOutcomes
+
+UNSPENT_HALF_LIFE_DAYS: Final = 3.0
+"""Nodes do not know the debt of their pool, so that nothing bounds it but its half-life."""
+_LEAST_WEIGHT: Final = 1e-3
+_DIGITS: Final = 4
+
+
+class OutcomeTally:
+    """The outcomes of one node and resource. `judged` and `unspent` count steps."""
+
+    def __init__(self) -> None:
+        self._places: IntArray = np.zeros(0, np.int64)  # cell * BINS + bin, ascending
+        self._weights: FloatArray = np.zeros(0)
+        self.judged = self.unspent = 0.0
+
+    def fade(self, steps: int, horizon: Horizon) -> None:
+        """Let `steps` pass for the outcomes."""
+        days = steps / horizon.steps_of_days(1.0)
+        self._weights = self._weights * 0.5 ** (days / POOL_HALF_LIFE_DAYS)
+        kept = self._weights >= _LEAST_WEIGHT
+        self._places, self._weights = self._places[kept], self._weights[kept]
+
+    def add(self, cells: IntArray, bins: IntArray, weight: float) -> None:
+        """Add outcomes that weigh `weight` horizons each."""
+        places = np.concatenate([self._places, cells * BINS + bins])
+        weights = np.concatenate([self._weights, np.full(len(bins), weight)])
+        self._places, own = np.unique(places, return_inverse=True)
+        self._weights = np.bincount(own, weights).astype(np.float64)
+
+    def spend(self, steps: float, unspent: float, horizon: Horizon) -> None:
+        """Count a prediction that stands for `steps`; `unspent` is the declared risk less the
+        measured one."""
+        half_life = horizon.steps_of_days(UNSPENT_HALF_LIFE_DAYS)
+        factor = 0.5 ** (steps / half_life)
+        self.judged = self.judged * factor + steps
+        self.unspent = self.unspent * factor + steps * unspent
+
+    def forget_risk(self) -> None:
+        """Drop what counts for another risk."""
+        self.judged = self.unspent = 0.0
+
+    def record(
+        self, pending_steps: float, pending_unspent: float, horizon: Horizon
+    ) -> ResourceOutcomes:
+        """The outcomes for the pool. Running predictions stand for `pending_steps`; the sum of what
+        they do not spend so far is `pending_unspent`."""
+        cells, day = self._places // BINS, horizon.steps_of_days(1.0)
+        return ResourceOutcomes(
+            cells=tuple(self._cell(int(cell), cells == cell) for cell in np.unique(cells)),
+            judged_days=round((self.judged + pending_steps) / day, _DIGITS),
+            unspent_days=round(self.unspent / day, _DIGITS),
+            running_days=round(pending_unspent / day, _DIGITS),
+        )
+
+    def _cell(self, cell: int, own: BoolArray) -> CellOutcomes:
+        histogram = np.zeros(pooled_margins.BINS)
+        histogram[self._places[own] % BINS] = self._weights[own]
+        return CellOutcomes(
+            cell=cell,
+            weight=round(float(histogram.sum()), _DIGITS),
+            quantiles=tuple(quantiles_of(histogram, PROBABILITIES)),
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "places": self._places.tobytes(),
+            "weights": self._weights.tobytes(),
+            "judged": self.judged,
+            "unspent": self.unspent,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`. Raises ValueError or KeyError if it is damaged."""
+        places = np.frombuffer(state["places"], np.int64)
+        weights = np.frombuffer(state["weights"], np.float64)
+        if len(places) != len(weights) or (np.diff(places, prepend=-1) <= 0).any():
+            raise ValueError("outcomes are damaged")
+        if len(places) and places[-1] >= pooled_margins.CELLS * BINS:
+            raise ValueError("outcomes are of other cells")
+        self._places, self._weights = places.copy(), weights.copy()
+        self.judged, self.unspent = float(state["judged"]), float(state["unspent"])

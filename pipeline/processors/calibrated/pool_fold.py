@@ -1,0 +1,135 @@
+"""Add up the outcomes of the nodes of a pool: margins by cell, and the level of risk."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray
+from pipeline.processors.calibrated import risk_level
+from pipeline.processors.calibrated.outcome_quantiles import distribution_of, quantiles_of
+from pipeline.processors.calibrated.pooled_margins import BINS, CELLS, POOL_HALF_LIFE_DAYS
+from pipeline.times import format_time
+from pipeline.topics.pool_outcomes import (
+    PROBABILITIES,
+    CellOutcomes,
+    NodeOutcomes,
+    PooledOutcomes,
+    PoolOutcomesRecord,
+    ResourceOutcomes,
+)
+
+LEAST_NODES: Final = 2
+"""Fewer nodes are no pool: a node alone relies on its own outcomes."""
+LATEST_DAYS: Final = 1.0
+"""Outcomes of nodes that stated none for longer count in the margins, not in the level."""
+_OLDEST_DAYS: Final = 20.0
+_MOST_WEIGHT: Final = 30.0
+"""Outcomes that a node has at most, in horizons: an absurd record must not outweigh a pool."""
+_DAY_SECONDS: Final = 86_400
+_DAY_MS: Final = 1000 * _DAY_SECONDS
+_DIGITS: Final = 4
+_LEAST_WEIGHT: Final = 10.0**-_DIGITS
+
+
+class StatedOutcomes(NamedTuple):
+    """The outcomes of a node as of `at_ms`, milliseconds since 1970."""
+
+    at_ms: int
+    outcomes: NodeOutcomes
+
+
+def pool_outcomes(pool: str, stated: Sequence[StatedOutcomes]) -> PoolOutcomesRecord | None:
+    """The outcomes of a pool, of what its nodes stated; the order does not matter. None if fewer
+    than `LEAST_NODES` of them had any outcome, risk and horizon as most others have."""
+    kinds = Counter((own.horizon_seconds, own.risk) for _, own in stated)
+    if not kinds:
+        return None
+    horizon_seconds, risk = kind = max(sorted(kinds), key=kinds.__getitem__)
+    alike = [each for each in stated if (each[1].horizon_seconds, each[1].risk) == kind]
+    newest_ms = max(at_ms for at_ms, _ in alike)
+    alike = sorted(
+        (each for each in alike if newest_ms - each.at_ms <= _OLDEST_DAYS * _DAY_MS), key=_order
+    )
+    alike = [each for each in alike if each.outcomes.cpu.cells or each.outcomes.memory.cells]
+    if len(alike) < LEAST_NODES:
+        return None
+    days = [(newest_ms - at_ms) / _DAY_MS for at_ms, _ in alike]
+    cpu, memory = (
+        _pooled(list(zip(days, resource, strict=True)), risk, horizon_seconds)
+        for resource in zip(*((own.cpu, own.memory) for _, own in alike), strict=True)
+    )
+    return PoolOutcomesRecord(
+        pool=pool,
+        at=format_time(newest_ms / 1000),
+        nodes=len(alike),
+        horizon_seconds=horizon_seconds,
+        risk=risk,
+        cpu=cpu,
+        memory=memory,
+    )
+
+
+def _order(each: StatedOutcomes) -> tuple[int, str]:
+    # Sums of floats depend on their order.
+    return each.at_ms, repr(each.outcomes)
+
+
+def _pooled(
+    stated: Sequence[tuple[float, ResourceOutcomes]], risk: float, horizon_seconds: int
+) -> PooledOutcomes:
+    """The outcomes of one resource; each was stated so many days ago.
+
+    What happens on a day happens to many nodes at once: outcomes of a horizon weigh as much as
+    those of one node, the mean over all outcomes of the weight of their node.
+    """
+    histograms, squares = np.zeros((CELLS, BINS)), 0.0
+    for days, own in stated:
+        cells = [cell for cell in own.cells if cell.cell < CELLS]
+        weight = sum(cell.weight for cell in cells)
+        factor = 0.5 ** (days / POOL_HALF_LIFE_DAYS) * min(_MOST_WEIGHT / max(weight, 1e-9), 1.0)
+        squares += (factor * weight) ** 2
+        for cell in cells:
+            histogram = distribution_of(cell.quantiles, PROBABILITIES)
+            histograms[cell.cell] += factor * cell.weight * histogram
+    histograms *= squares / max(histograms.sum(), _LEAST_WEIGHT) ** 2
+    return PooledOutcomes(
+        cells=tuple(
+            CellOutcomes(
+                cell=number,
+                weight=round(weight, _DIGITS),
+                quantiles=tuple(quantiles_of(histograms[number], PROBABILITIES)),
+            )
+            for number, weight in enumerate(histograms.sum(axis=1).tolist())
+            if weight >= _LEAST_WEIGHT
+        ),
+        level=_level([own for days, own in stated if days <= LATEST_DAYS], risk, horizon_seconds),
+    )
+
+
+def _level(stated: Sequence[ResourceOutcomes], risk: float, horizon_seconds: int) -> float | None:
+    """The level of risk of a pool. The more was judged of a node, the more it counts."""
+    judged = np.array([own.judged_days for own in stated])
+    if not judged.any():
+        return None
+    weights = judged / judged.sum()
+    unspent = weights @ [own.unspent_days for own in stated]
+    running = weights @ [own.running_days for own in stated]
+    repayment = risk_level.repayment_steps(horizon_seconds, _DAY_SECONDS) / _DAY_SECONDS
+    risks = np.array([risk])
+    bounded = risk_level.bounded(np.array([unspent]), risks, repayment)
+    level = risk_level.level(risks, bounded, np.array([running]), repayment)
+    return round(float(level[0]), 2 * _DIGITS)
+
+
+@lru_cache(maxsize=64)  # all nodes of a pool have the same record
+def margins(pooled: PooledOutcomes) -> FloatArray:
+    """Weights of the outcomes of a pool by cell and bin, (CELLS, BINS), see `pooled_margins`."""
+    histograms = np.zeros((CELLS, BINS))
+    for cell in pooled.cells:
+        if cell.cell < CELLS:
+            histograms[cell.cell] = cell.weight * distribution_of(cell.quantiles, PROBABILITIES)
+    histograms.flags.writeable = False
+    return histograms

@@ -41,6 +41,8 @@ TOPICS = (
     "windows", "predictions", "node-state", "resources", "alerts", "accuracy", "checkpoints",
     "dead-letters",
 )  # fmt: skip
+MODEL = ModelSettings(expiration_seconds=60.0, horizon_seconds=60.0, accuracy_interval_seconds=20.0)
+"""Short, so that pods expire, and peaks are judged, during a test."""
 
 
 class Record(NamedTuple):
@@ -66,6 +68,7 @@ class Stage:
     prefix: str
     partitions: int = 4
     replicas: int = 1
+    model: ModelSettings = MODEL
 
     @property
     def settings(self) -> Settings:
@@ -82,19 +85,18 @@ class Stage:
                 session_timeout_seconds=SESSION_SECONDS,
                 checkpoint_interval_seconds=CHECKPOINT_SECONDS,
             ),
-            # Short, so that pods expire, and peaks are judged, during a test.
-            model=ModelSettings(
-                expiration_seconds=60.0, horizon_seconds=60.0, accuracy_interval_seconds=20.0
-            ),
+            model=self.model,
         )
 
     def topic(self, name: str) -> str:
         return f"{self.prefix}.{name}"
 
 
-async def create_stage(bootstrap: str, partitions: int = 4, replicas: int = 1) -> Stage:
+async def create_stage(
+    bootstrap: str, partitions: int = 4, replicas: int = 1, model: ModelSettings = MODEL
+) -> Stage:
     """Create topics with a new prefix for one run."""
-    stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions, replicas)
+    stage = Stage(bootstrap, f"system-{uuid4().hex[:8]}", partitions, replicas, model)
     await apply_topics(stage.settings.kafka)
     return stage
 
@@ -105,6 +107,7 @@ def model_flags(model: ModelSettings) -> list[str]:
         *("--expiration-seconds", str(model.expiration_seconds)),
         *("--horizon-seconds", str(model.horizon_seconds)),
         *("--accuracy-interval-seconds", str(model.accuracy_interval_seconds)),
+        *("--predictor", model.predictor, "--predictors", f"[{', '.join(model.predictors)}]"),
     ]
 
 
@@ -177,7 +180,7 @@ class Worker:
         """Return how often `text` is in its log."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
-    async def loaded(self, seconds: float = 40) -> None:
+    async def loaded(self, seconds: float = 120) -> None:
         """Wait until it has loaded partitions since its last start."""
         text = "partition loaded"
         await until(lambda: self.says(text) > self._loads, seconds, self.tail)
@@ -283,7 +286,7 @@ async def feed(stage: Stage, load: Load) -> AsyncIterator[Feed]:
         yield made
 
 
-async def wait_for_results(stage: Stage, seconds: float = 60) -> None:
+async def wait_for_results(stage: Stage, seconds: float = 180) -> None:
     """Wait until every partition that has node states gets some more."""
     tps = [TopicPartition(stage.topic("node-state"), p) for p in range(stage.partitions)]
     async with AIOKafkaConsumer(bootstrap_servers=stage.bootstrap, group_id=None) as consumer:

@@ -1,9 +1,9 @@
 """A seeded load: the samples, nodes and pods of a cluster with many irregularities.
 
-Windows of 5 s on the grid of event time, pods that start and end, gaps, duplicates, late windows, a
-second exporter, another machine under an old name, low coverage, invalid values. Only some nodes
-and pods have records; they change, and nodes are deleted and recreated. Every sample is valid: none
-may become a dead letter.
+Windows, by default of 5 s, on the grid of event time, pods that start and end, gaps, duplicates,
+late windows, a second exporter, another machine under an old name, low coverage, invalid values.
+Only some nodes and pods have records; they change, and nodes are deleted and recreated. Every
+sample is valid: none may become a dead letter.
 """
 
 import random
@@ -45,11 +45,12 @@ class Load:
         default_factory=lambda: {5: (25, 45), 6: (40, None)}
     )
     base_seconds: int = 0
+    window_seconds: int = WINDOW_SECONDS
 
     def __post_init__(self) -> None:
         # All windows are in the past, however fast steps are produced.
-        now = int(time.time()) // WINDOW_SECONDS * WINDOW_SECONDS
-        self.base_seconds = self.base_seconds or now - (MAX_STEPS + 1) * WINDOW_SECONDS
+        now = int(time.time()) // self.window_seconds * self.window_seconds
+        self.base_seconds = self.base_seconds or now - (MAX_STEPS + 1) * self.window_seconds
 
     @property
     def departing(self) -> set[str]:
@@ -129,7 +130,7 @@ class Load:
             )  # fmt: skip
 
     def _pod(self, number: int, uid: str, place: int, step: int) -> PodRecord:
-        created = self.base_seconds + max(0, step - 5) * WINDOW_SECONDS
+        created = self.base_seconds + max(0, step - 5) * self.window_seconds
         return PodRecord(
             node=name(number), uid=uid, cgroup_uid=uid, namespace="default", name=f"pod-{uid}",
             owner=Owner(kind="ReplicaSet", name=f"set-{place}"),
@@ -148,12 +149,12 @@ class Load:
 
     def _sample(self, number: int, step: int, exporter: int = 0) -> Message:
         rng = random.Random(f"{self.seed}/{number}/{step}/{exporter}")
-        start_ms = (self.base_seconds + step * WINDOW_SECONDS) * 1000
+        start_ms = (self.base_seconds + step * self.window_seconds) * 1000
         header = SampleHeader(
             node=name(number),
             machine_id="other" if number == 1 and step >= 30 else f"machine-{number}",
             boot_id="boot", epoch=1000 + exporter, sequence=step, window_start_ms=start_ms,
-            window_end_ms=start_ms + WINDOW_SECONDS * 1000, simulated=True,
+            window_end_ms=start_ms + self.window_seconds * 1000, simulated=True,
         )  # fmt: skip
         rows: list[Row] = [self._row(rng, "node", "", 8.0)]
         rows += [self._row(rng, "pod", uid, 0.5) for uid in self._uids(number, step)]

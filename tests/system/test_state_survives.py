@@ -6,6 +6,7 @@ comparison can fail: each is one known mistake in one function of the product.
 """
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -20,11 +21,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.processors.calibrated.node_pools import SHORTEST_SECONDS
+from pipeline.settings import ModelSettings
 from pipeline.topics.registry import NODE_STATE
 from tests.broker import messages
 from tests.processes import until
 from tests.system import oracle
 from tests.system.harness import (
+    MODEL,
     SESSION_SECONDS,
     Feed,
     Logs,
@@ -98,15 +102,21 @@ async def run_with_kills(
     bug: str = "none",
     partitions: int = 4,
     work_seconds: float = 2.5,
+    model: ModelSettings = MODEL,
+    load: Load | None = None,
+    first_steps: int = 0,
+    every_seconds: float = 0.4,
 ) -> Run:
-    """Kill a worker at random moments of its start, its recovery and its work."""
+    """Kill a worker at random moments of its start, its recovery and its work. There are
+    `first_steps` of the load before it starts, and one more `every_seconds`."""
     rng = random.Random(seed)
-    stage = await create_stage(broker.bootstrap_servers, partitions)
+    stage = await create_stage(broker.bootstrap_servers, partitions, model=model)
     worker = Worker(stage, directory, instance="worker-0", bug=bug, options=STATIC)
-    async with feed(stage, Load(seed, nodes=16, pods=5)) as made:
+    async with feed(stage, load or Load(seed, nodes=16, pods=5)) as made:
         run = Run(stage, made)
+        await made.advance(first_steps)
         worker.start()
-        async with made.running():
+        async with made.running(every_seconds):
             await worker.loaded()
             await has_results(stage)
             await asyncio.sleep(2)
@@ -142,6 +152,31 @@ async def test_ten_kills_at_random_moments(broker: LocalKafka, tmp_path: Path, s
     assert run.problems() == []
     assert any(run.logs["accuracy"].values()), "peaks were judged"
     assert run.late(RESTART_SECONDS) == []
+
+
+async def test_predictors_that_learn_nodes_survive_kills(
+    broker: LocalKafka, tmp_path: Path
+) -> None:
+    """Their state is objects beside the columns. Windows are long, so that horizons end."""
+    model = ModelSettings(
+        predictors=("percentile", "calibrated", "river"), predictor="calibrated",
+        expiration_seconds=3600.0, horizon_seconds=float(SHORTEST_SECONDS),
+        accuracy_interval_seconds=1800.0,
+    )  # fmt: skip
+    load = Load(121, nodes=8, pods=4, window_seconds=300)
+    run = await run_with_kills(
+        broker, tmp_path, 121, kills=4, partitions=2, model=model, load=load,
+        first_steps=SHORTEST_SECONDS // load.window_seconds, every_seconds=2.0,
+    )  # fmt: skip
+    assert run.problems() == []
+    prod = [
+        json.loads(record.value)["classes"]["prod"]["terms"]
+        for records in run.logs["predictions"].values()
+        for record in records
+        if record.value
+    ]
+    assert any(terms["calibrated"]["outcomes"]["cpu"] for terms in prod), "an outcome was learned"
+    assert any(terms["river"]["learned"]["cpu"] for terms in prod), "an outcome was learned"
 
 
 async def test_the_supervisor_restarts_a_killed_worker(broker: LocalKafka, tmp_path: Path) -> None:

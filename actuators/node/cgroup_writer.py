@@ -44,7 +44,7 @@ class CgroupWriter:
     def __init__(self, files: CgroupFiles, originals: OriginalValues) -> None:
         self._files, self._originals = files, originals
         self._nested = {knob for knob in NESTED if files.version(knob) == 1}
-        self._history = WriteHistory(files.value_of, _former_texts(originals.values))
+        self._history = WriteHistory(files.value_of, _former_texts(originals.values, self._nested))
         self._unsupported: set[Place] = set()
         self._rounds = 0
         self._decided: Mapping[Place, Decision] = {}
@@ -395,12 +395,16 @@ def _saved(text: str, decision: Decision | None, written: tuple[str, ...]) -> Sa
     return SavedValue(text, decision.features, decision.value, written)
 
 
-def _former_texts(values: Mapping[Place, SavedValue]) -> dict[Place, tuple[str, ...]]:
+def _former_texts(
+    values: Mapping[Place, SavedValue], nested: Set[Knob]
+) -> dict[Place, tuple[str, ...]]:
     """The texts that places may have by a process before this one, where they are known. Shares
-    change by themselves with `cpu.idle`."""
-    return {
-        place: (saved.text, *saved.written)
-        for place, saved in values.items()
-        if saved.written
-        and not (place.knob is Knob.CPU_SHARES and place._replace(knob=Knob.CPU_IDLE) in values)
-    }
+    change by themselves with `cpu.idle`, and a CPU set of v1 when its cgroup is made again."""
+    texts = {}
+    for place, saved in values.items():
+        is_copied = place.knob is Knob.CPUSET and place.knob in nested
+        idle = place._replace(knob=Knob.CPU_IDLE)
+        changes_with_idle = place.knob is Knob.CPU_SHARES and idle in values
+        if saved.written and not is_copied and not changes_with_idle:
+            texts[place] = (saved.text, *saved.written)
+    return texts

@@ -389,6 +389,40 @@ def test_what_the_kubelet_changes_while_no_actuator_runs_is_restored(
     assert not node.state.exists()
 
 
+def test_on_a_fake_tree_a_cgroup_that_was_made_again_meanwhile_gets_all_cpus(
+    tmp_path: Path,
+) -> None:
+    """A service starts again while the actuator is upgraded: its cgroup has a copy of the CPU set
+    above it. This takes more CPUs than the machine may have."""
+    cpus = {name: tmp_path / "cgroup" / name / "cpuset.cpus" for name in ("host", "host/app")}
+    for file in cpus.values():
+        file.parent.mkdir(parents=True)
+        file.write_text("0-3\n")
+    files = CgroupFiles({"cpuset": Hierarchy(1, str(tmp_path / "cgroup"))})
+
+    def decided(host: set[int]) -> dict[Place, Decision]:
+        sets = {"host": frozenset(host), "host/app": frozenset({0})}
+        return {
+            Place(path, Knob.CPUSET): Decision(value, ("test",), "a test")
+            for path, value in sets.items()
+        }
+
+    for host, restarts in (({0}, False), ({0, 1}, True), ({0, 1}, False)):
+        originals = OriginalValues(tmp_path / "state.json", "this boot", files.value_of)
+        writer = CgroupWriter(files, originals)
+        writer.apply(decided(host))
+        if restarts:
+            cpus["host/app"].write_text(cpus["host"].read_text())
+        else:
+            assert cpus["host/app"].read_text().strip() == "0"
+        originals.close()
+    originals = OriginalValues(tmp_path / "state.json", "this boot", files.value_of)
+    CgroupWriter(files, originals).undo()
+    assert {file.read_text().strip() for file in cpus.values()} == {"0-3"}
+    originals.close()
+    files.close()
+
+
 @pytest.mark.cgroups
 def test_a_limit_that_changes_in_the_round_that_releases_it_is_left_alone(
     node: Node, writes: list[str]

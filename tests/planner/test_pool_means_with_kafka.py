@@ -55,11 +55,11 @@ class Nodes:
 
 
 @asynccontextmanager
-async def worker(kafka: KafkaSettings, data: Path) -> AsyncIterator[None]:
+async def worker(kafka: KafkaSettings, data: Path, *options: str) -> AsyncIterator[None]:
     process = await asyncio.create_subprocess_exec(
         *springtide(
             *("worker", "--no-supervise", *flags_of(kafka), "--id", kafka.topic_prefix),
-            *("--metrics-port", "0", "--data-dir", str(data)),
+            *("--metrics-port", "0", "--data-dir", str(data)), *options,
         ),
         env=environment(), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         preexec_fn=die_with_parent,

@@ -27,8 +27,7 @@ def main() -> None:
         np.sum([margins_of(trace) for trace in read_dataset(arguments.folder, name)], axis=0)
         for name in names
     ]
-    rows = ",\n".join(json.dumps(row) for row in fleet_prior.quantiles_of(margins))
-    print(f"[\n{rows}\n]")
+    print(json.dumps(fleet_prior.quantiles_of(margins)))
 
 
 if __name__ == "__main__":

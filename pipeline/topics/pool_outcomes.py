@@ -4,8 +4,7 @@ A worker states the outcomes of a node in its record of `springtide.predictions`
 up those of a pool in `springtide.fleet`, with the key `outcomes/<pool>`, and the join writes that
 record into windows. Readers that do not know it ignore it.
 
-Outcomes are z = log(highest usage / shape). Those of a cell (nodes whose pods are alike, see
-`pipeline.processors.calibrated.pooled_margins`) are a weight and quantiles of z.
+Outcomes are z = log(highest usage / shape), see `pipeline.processors.calibrated.pooled_margins`.
 """
 
 from itertools import pairwise
@@ -24,8 +23,6 @@ PROBABILITIES: Final = (
     0.98, 0.985, 0.99, 0.9925, 0.995, 0.9975, 0.999, 1.0,
 )  # fmt: skip
 """The probabilities of the quantiles: risks are the distances from 1."""
-MOST_CELLS: Final = 16
-"""Models have fewer now; readers ignore cells that they do not have."""
 LONGEST_MS: Final = 86_400_000
 """How far the outcomes of a pool may be from the end of a window that uses them."""
 OUTCOMES: Final = b"outcomes/"
@@ -36,16 +33,14 @@ HorizonSeconds = Annotated[int, Meta(ge=1, le=86_400)]
 Days = Annotated[float, Meta(ge=-1e4, le=1e4)]
 
 
-class CellOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The outcomes of one cell.
+class OutcomeQuantiles(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A distribution of outcomes.
 
-    cell: Number of the cell.
     weight: How many independent outcomes they are worth: those of one horizon, of a node or of all
       nodes of a pool, count 1.
     quantiles: Quantiles of z, ascending; their probabilities are `PROBABILITIES`.
     """
 
-    cell: Annotated[int, Meta(ge=0, lt=MOST_CELLS)]
     weight: Annotated[float, Meta(gt=0, le=1e6)]
     quantiles: Annotated[
         tuple[Annotated[float, Meta(ge=-10, le=10)], ...],
@@ -57,19 +52,16 @@ class CellOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise ValueError("quantiles must ascend")
 
 
-Cells = Annotated[tuple[CellOutcomes, ...], Meta(max_length=MOST_CELLS)]
-
-
 class ResourceOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcomes of a node, of one resource.
 
-    cells: Outcomes by cell.
+    distribution: How far usage came above its shape; null without outcomes.
     judged_days: For how long predictions were made that count in the next two.
     unspent_days: Sum over ended ones of the declared risk less the measured one, times their time.
     running_days: The same sum over running ones: usage exceeded some, others may still exceed.
     """
 
-    cells: Cells = ()
+    distribution: OutcomeQuantiles | None = None
     judged_days: Annotated[float, Meta(ge=0, le=1e4)] = 0.0
     unspent_days: Days = 0.0
     running_days: Days = 0.0
@@ -93,12 +85,12 @@ class NodeOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PooledOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcomes of a pool, of one resource.
 
-    cells: Outcomes by cell.
+    distribution: How far usage came above its shape; null without outcomes.
     level: The risk at which to predict, so that the measured rate of the pool comes to the declared
       one; null while no prediction was judged.
     """
 
-    cells: Cells = ()
+    distribution: OutcomeQuantiles | None = None
     level: Risk | None = None
 
 

@@ -18,7 +18,7 @@ from pipeline.topics.pool_means import PoolMeansRecord, pool_key
 from pipeline.topics.pool_outcomes import (
     OUTCOMES,
     PROBABILITIES,
-    CellOutcomes,
+    OutcomeQuantiles,
     PooledOutcomes,
     PoolOutcomesRecord,
 )
@@ -41,11 +41,8 @@ HORIZON_SECONDS = 21_600
 def outcomes(
     z: float = -1.0, *, pool: str = DEFAULT_POOL, at_ms: int = NEWEST_MS
 ) -> PoolOutcomesRecord:
-    cells = tuple(
-        CellOutcomes(cell=cell, weight=500.0, quantiles=(z,) * len(PROBABILITIES))
-        for cell in range(2)
-    )
-    of_resource = PooledOutcomes(cells=cells, level=0.1)
+    distribution = OutcomeQuantiles(weight=500.0, quantiles=(z,) * len(PROBABILITIES))
+    of_resource = PooledOutcomes(distribution=distribution, level=0.1)
     return PoolOutcomesRecord(
         pool=pool, at=format_time(at_ms / 1000), nodes=9, horizon_seconds=HORIZON_SECONDS,
         risk=0.1, cpu=of_resource, memory=of_resource,

@@ -18,8 +18,8 @@ from pipeline.topics.pool_means import pool_key
 from pipeline.topics.pool_outcomes import (
     OUTCOMES,
     PROBABILITIES,
-    CellOutcomes,
     NodeOutcomes,
+    OutcomeQuantiles,
     PoolOutcomesRecord,
     ResourceOutcomes,
 )
@@ -32,8 +32,8 @@ GOLD = HotNodePolicy(pool="gold", high_percent={"cpu": 65.0})
 
 
 def stated(z: float = 0.0) -> NodeOutcomes:
-    cells = (CellOutcomes(cell=0, weight=1.0, quantiles=(z,) * len(PROBABILITIES)),)
-    cpu = ResourceOutcomes(cells=cells, judged_days=1.0)
+    distribution = OutcomeQuantiles(weight=1.0, quantiles=(z,) * len(PROBABILITIES))
+    cpu = ResourceOutcomes(distribution=distribution, judged_days=1.0)
     return NodeOutcomes(horizon_seconds=86_400, risk=0.02, cpu=cpu)
 
 
@@ -89,7 +89,10 @@ async def test_each_pool_has_the_outcomes_of_its_nodes() -> None:
     }  # fmt: skip
     gold = records[key("gold")]
     assert gold is not None
-    assert (gold.pool, gold.at, gold.cpu.cells[0].weight) == ("gold", "2023-11-14T22:13:10Z", 1.0)
+    assert gold.cpu.distribution is not None
+    assert (gold.pool, gold.at, gold.cpu.distribution.weight) == (
+        "gold", "2023-11-14T22:13:10Z", 1.0,
+    )  # fmt: skip
     assert await pools.step() == {}
 
 

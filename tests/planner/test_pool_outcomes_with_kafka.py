@@ -136,7 +136,7 @@ async def test_a_killed_worker_predicts_with_the_outcomes_of_its_pool(
         async def have_outcomes() -> bool:
             newest = await nodes.newest()
             stated = [record.outcomes for record in newest.values()]
-            return len(stated) == len(NAMES) and all(own and own.cpu.cells for own in stated)
+            return len(stated) == len(NAMES) and all(own and own.cpu.distribution for own in stated)
 
         async with worker(kafka, tmp_path / "first", *OPTIONS):
             await nodes.send(range(last_ms - 9 * 3_600_000, cut_ms + 1, STEP_MS))

@@ -55,8 +55,8 @@ from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.pool_means import PoolMeansRecord, RuleMean
 from pipeline.topics.pool_outcomes import (
     PROBABILITIES,
-    CellOutcomes,
     NodeOutcomes,
+    OutcomeQuantiles,
     PooledOutcomes,
     PoolOutcomesRecord,
     ResourceOutcomes,
@@ -100,14 +100,12 @@ STATIC_POD = "1f9a6a5f0f5b4e8f8f2c7d1f3b2a4c6e"
 POD = "0b5d8c2e-6f0a-4a53-9c3e-d1f2a3b4c5d6"
 
 
-CELLS = (
-    CellOutcomes(
-        cell=4, weight=12.25, quantiles=tuple(round(p - 0.5, 4) for p in PROBABILITIES)
-    ),
+OUTCOMES = OutcomeQuantiles(
+    weight=12.25, quantiles=tuple(round(p - 0.5, 4) for p in PROBABILITIES)
 )  # fmt: skip
 POOL_OUTCOMES = PoolOutcomesRecord(
     pool="gold", at="2023-11-14T22:14:00Z", nodes=12, horizon_seconds=86_400, risk=0.02,
-    cpu=PooledOutcomes(cells=CELLS, level=0.0175), memory=PooledOutcomes(),
+    cpu=PooledOutcomes(distribution=OUTCOMES, level=0.0175), memory=PooledOutcomes(),
 )  # fmt: skip
 
 
@@ -357,7 +355,7 @@ PREDICTION = PredictionRecord(
     cold_pods=(STATIC_POD,),
     outcomes=NodeOutcomes(
         horizon_seconds=86_400, risk=0.02,
-        cpu=ResourceOutcomes(cells=CELLS, judged_days=3.5, unspent_days=-0.0125),
+        cpu=ResourceOutcomes(distribution=OUTCOMES, judged_days=3.5, unspent_days=-0.0125),
     ),
 )  # fmt: skip
 NODE_STATE = NodeStateRecord(

@@ -22,7 +22,7 @@ from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.pods import PodRecord
-from pipeline.topics.pool_outcomes import CellOutcomes, PoolOutcomesRecord
+from pipeline.topics.pool_outcomes import OutcomeQuantiles, PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 from pipeline.topics.result_header import Result
@@ -71,7 +71,7 @@ def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> st.
         values["since"] = _TIMES
     if issubclass(kind, PoolOutcomesRecord):
         values["at"] = _TIMES
-    if issubclass(kind, CellOutcomes):
+    if issubclass(kind, OutcomeQuantiles):
         values["quantiles"] = values["quantiles"].map(sorted).map(tuple)
     return st.builds(kind, **values)
 

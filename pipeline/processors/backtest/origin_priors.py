@@ -12,7 +12,7 @@ from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.calibrated_runs import CalibratedRun
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.calibrated import fleet_prior
-from pipeline.processors.calibrated.pooled_margins import BINS, CELLS
+from pipeline.processors.calibrated.pooled_margins import BINS
 
 _DAY_SECONDS: Final = 86_400
 _SHORT_HORIZON_SECONDS: Final = 3 * 3600
@@ -21,14 +21,14 @@ _ANY_RISK: Final = 0.02
 
 
 class OriginPriors(NamedTuple):
-    """The prior (CELLS, BINS) for suites of each origin, and a hash of all of them."""
+    """The prior (BINS,) for suites of each origin, and a hash of all of them."""
 
     by_origin: Mapping[str, FloatArray]
     hash: str
 
 
 def margins_of(trace: Trace, progress: Callable[[int], None] = lambda _: None) -> FloatArray:
-    """The outcomes of the pools of a trace by cell and bin, (CELLS, BINS), each resource with a
+    """The outcomes of the pools of a trace by bin, (BINS,), each resource with a
     weight of 1. The horizon is a day, or 3 h if the trace is shorter than two days.
 
     `progress` is called with the number of steps done. Raises `PredictorError` if pools do not have
@@ -41,12 +41,12 @@ def margins_of(trace: Trace, progress: Callable[[int], None] = lambda _: None) -
         [_ANY_RISK],
         np.zeros(0, np.int64),
         moved_pods_known=False,
-        prior=np.zeros((CELLS, BINS)),
+        prior=np.zeros(BINS),
     )
     for step in range(trace.steps):
         run.apply(step)
         progress(step + 1)
-    total = np.zeros((CELLS, BINS))
+    total = np.zeros(BINS)
     for pool in run.pools.values():
         total += pool.margins / max(pool.margins.sum(), 1e-9)
     return total
@@ -74,6 +74,8 @@ def priors_of_others(
     for origin in sorted(set(origins.values())):
         others = [np.sum(own, axis=0) for name, own in margins.items() if origins[name] != origin]
         quantiles = fleet_prior.quantiles_of(others)
-        by_origin[origin] = fleet_prior.histograms_of(quantiles)
+        by_origin[origin] = (
+            np.zeros(BINS) if quantiles is None else fleet_prior.histogram_of(quantiles)
+        )
         digest.update(repr((origin, quantiles)).encode())
     return OriginPriors(by_origin, digest.hexdigest()[:12])

@@ -34,7 +34,7 @@ from pipeline.processors.model.column_store import Column
 from pipeline.topics.pool_outcomes import ResourceOutcomes
 
 _NO_REQUEST: Final = 1e-9
-_NO_MARGINS: Final = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
+_NO_MARGINS: Final = np.zeros(pooled_margins.BINS)
 _NO_MARGINS.flags.writeable = False
 _HELD_SECONDS: Final = 3600
 """Usage between two samples of a node is known if they are at most so far apart."""
@@ -74,7 +74,7 @@ class CalibratedPool:
 
     `risks` are declared risks, ascending, within those of `limits`. Raises ValueError if they are
     not.
-    `prior` (cells, bins) stands for outcomes of other fleets, see `pooled_margins`; by default that
+    `prior` (bins,) stands for outcomes of other fleets, see `pooled_margins`; by default that
     of `fleet_prior`. A pool of a `single_node` has a smaller experience, no budget to spend
     elsewhere, and beside its own margins and level those of a larger pool that `use_pool` gives it.
     The histories of at most `most_departed` ended pods stay for new ones to borrow.
@@ -94,7 +94,7 @@ class CalibratedPool:
         if not len(risks) or (np.diff(self.risks) <= 0).any() or not is_allowed.all():
             raise ValueError(f"declared risks must ascend, from {LOWEST_RISK} to {HIGHEST_RISK}")
         self._horizon: Final = horizon
-        self._prior: Final = fleet_prior.histograms() if prior is None else prior
+        self._prior: Final = fleet_prior.histogram() if prior is None else prior
         self._repayment: Final = risk_level.repayment_steps(
             horizon.steps, horizon.steps_of_days(1.0)
         )
@@ -131,7 +131,7 @@ class CalibratedPool:
 
     @property
     def margins(self) -> FloatArray:
-        """Weights of the outcomes of the pool by cell and bin, see `pooled_margins`."""
+        """Weights of the outcomes of the pool by bin, see `pooled_margins`."""
         return self._pool_margins
 
     def knows(self, pods: IntArray) -> BoolArray:
@@ -297,10 +297,10 @@ class CalibratedPool:
         weight = interval / horizon.steps
         unspent = self.risks - outcomes.exceeded.mean(axis=0)
         if self._tally is not None:
-            self._tally.add(outcomes.cells, bins, weight)
+            self._tally.add(bins, weight)
             self._tally.spend(interval, float(unspent[0]), horizon)
         else:
-            np.add.at(self._pool_margins, (outcomes.cells, bins), weight / len(bins))
+            np.add.at(self._pool_margins, bins, weight / len(bins))
         self._nodes["margins"][outcomes.nodes, bins] += weight
         half_life = horizon.steps_of_days(risk_level.DEBT_HALF_LIFE_DAYS)
         self._debt *= 0.5 ** (interval / half_life)
@@ -327,18 +327,18 @@ class CalibratedPool:
         if not len(rows):
             return PoolPeaks(ids, np.zeros(0), np.zeros((0, len(self.risks))))
         requests = np.add.reduceat(pods["request"][rows], starts)
-        shapes, cells = self._shapes(rows, starts, ids, np.maximum(requests, _NO_REQUEST))
+        shapes = self._shapes(rows, starts, ids, np.maximum(requests, _NO_REQUEST))
         node_rows = self._nodes.find(ids)
-        peaks, risks = self._peaks(node_rows, shapes, cells)
+        peaks, risks = self._peaks(node_rows, shapes)
         peaks *= requests[:, None]
         if step - self._last_made >= self._horizon.audit_steps:
-            self._remember(node_rows, requests, shapes, cells, peaks, risks)
+            self._remember(node_rows, requests, shapes, peaks, risks)
         return PoolPeaks(ids, requests, peaks)
 
     def _shapes(
         self, rows: IntArray, starts: IntArray, ids: IntArray, requests: FloatArray
-    ) -> tuple[FloatArray, IntArray]:
-        """Shape of each node as a share of its requests, and its cell."""
+    ) -> FloatArray:
+        """Shape of each node as a share of its requests."""
         pods, step, horizon = self._pods, self._step, self._horizon
         future = futures.future_peaks(
             pods,
@@ -352,20 +352,13 @@ class CalibratedPool:
         )
         past = shape.past_peaks(pods, rows, starts, step, horizon, self._experience)
         shares = shape.highest_shares(self._nodes, self._nodes.find(ids), step, horizon)
-        shapes = shape.shape(future, past, shares, requests)
-        age = step + 1 - pods["first_step"][rows]
-        request = pods["request"][rows]
-        young = np.add.reduceat(request * (age < horizon.youth_steps), starts) / requests
-        whole = np.add.reduceat(request * (age // horizon.steps), starts) / requests
-        return shapes, pooled_margins.cells_of(whole, young)
+        return shape.shape(future, past, shares, requests)
 
-    def _peaks(
-        self, nodes: IntArray, shapes: FloatArray, cells: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _peaks(self, nodes: IntArray, shapes: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Peak of each node at each declared risk as a share of its requests, and the risk that it
         takes, (nodes, risks)."""
         distributions = pooled_margins.combined(
-            self._pool_margins, self._nodes["margins"][nodes], cells, self._prior
+            self._pool_margins, self._nodes["margins"][nodes], self._prior
         )
         above = pooled_margins.survival(distributions)
         peaks, taken = np.empty((2, len(nodes), len(self.risks)))
@@ -400,7 +393,6 @@ class CalibratedPool:
         rows: IntArray,
         requests: FloatArray,
         shapes: FloatArray,
-        cells: IntArray,
         peaks: FloatArray,
         risks: FloatArray,
     ) -> None:
@@ -410,7 +402,7 @@ class CalibratedPool:
         self._intervals[slot] = min(interval, self._horizon.steps)
         # A node that gives nothing away takes no risk, however much its pods use.
         peaks = np.where(peaks < requests[:, None], peaks, np.inf)
-        pending_outcomes.enter(self._nodes, rows, slot, shapes * requests, cells, peaks, risks)
+        pending_outcomes.enter(self._nodes, rows, slot, shapes * requests, peaks, risks)
         self._made_steps[slot] = self._step
         self._known_steps[slot] = 0
         self._last_made = self._step

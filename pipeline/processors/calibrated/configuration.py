@@ -17,7 +17,7 @@ from pipeline.processors.calibrated import fleet_prior
 @cache
 def configuration_hash() -> str:
     """Twelve hexadecimal digits, equal in every process."""
-    digest = hashlib.sha256(fleet_prior.histograms().tobytes())
+    digest = hashlib.sha256(fleet_prior.histogram().tobytes())
     for line in constants():
         digest.update(line.encode())
     return digest.hexdigest()[:12]

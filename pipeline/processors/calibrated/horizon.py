@@ -63,12 +63,6 @@ class Horizon:
         return max(1, _NEW_SECONDS // self.step_seconds)
 
     @property
-    def youth_steps(self) -> int:
-        """A node's cell tells how much of its requests belongs to younger pods."""
-        whole_day = self.steps * self.step_seconds == _DAY_SECONDS
-        return round(self.steps_of_days(3.0 if whole_day else 1.0))
-
-    @property
     def audit_steps(self) -> int:
         """Steps between two predictions of a node whose outcomes are counted."""
         return max(1, self.steps // _AUDITS)

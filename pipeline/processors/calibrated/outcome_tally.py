@@ -1,5 +1,5 @@
-"""What a node tells its pool: its outcomes by cell and bin of `pooled_margins`, and how much risk
-it left.
+"""What a node tells its pool: its outcomes by bin of `pooled_margins`, and how much risk it
+left.
 
 Both fade by themselves. So a pool is the sum of what its nodes state now, whatever they stated
 before: a record that is repeated, late or lost changes nothing for long.
@@ -10,12 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.calibrated import pooled_margins
+from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.outcome_quantiles import quantiles_of
 from pipeline.processors.calibrated.pooled_margins import BINS, POOL_HALF_LIFE_DAYS
-from pipeline.topics.pool_outcomes import PROBABILITIES, CellOutcomes, ResourceOutcomes
+from pipeline.topics.pool_outcomes import PROBABILITIES, OutcomeQuantiles, ResourceOutcomes
 
 UNSPENT_HALF_LIFE_DAYS: Final = 3.0
 """Nodes do not know the debt of their pool, so that nothing bounds it but its half-life."""
@@ -27,7 +26,7 @@ class OutcomeTally:
     """The outcomes of one node and resource. `judged` and `unspent` count steps."""
 
     def __init__(self) -> None:
-        self._places: IntArray = np.zeros(0, np.int64)  # cell * BINS + bin, ascending
+        self._bins: IntArray = np.zeros(0, np.int64)  # ascending
         self._weights: FloatArray = np.zeros(0)
         self.judged = self.unspent = 0.0
 
@@ -36,13 +35,12 @@ class OutcomeTally:
         days = steps / horizon.steps_of_days(1.0)
         self._weights = self._weights * 0.5 ** (days / POOL_HALF_LIFE_DAYS)
         kept = self._weights >= _LEAST_WEIGHT
-        self._places, self._weights = self._places[kept], self._weights[kept]
+        self._bins, self._weights = self._bins[kept], self._weights[kept]
 
-    def add(self, cells: IntArray, bins: IntArray, weight: float) -> None:
+    def add(self, bins: IntArray, weight: float) -> None:
         """Add outcomes that weigh `weight` horizons each."""
-        places = np.concatenate([self._places, cells * BINS + bins])
         weights = np.concatenate([self._weights, np.full(len(bins), weight)])
-        self._places, own = np.unique(places, return_inverse=True)
+        self._bins, own = np.unique(np.concatenate([self._bins, bins]), return_inverse=True)
         self._weights = np.bincount(own, weights).astype(np.float64)
 
     def spend(self, steps: float, unspent: float, horizon: Horizon) -> None:
@@ -62,26 +60,27 @@ class OutcomeTally:
     ) -> ResourceOutcomes:
         """The outcomes for the pool. Running predictions stand for `pending_steps`; the sum of what
         they do not spend so far is `pending_unspent`."""
-        cells, day = self._places // BINS, horizon.steps_of_days(1.0)
+        day = horizon.steps_of_days(1.0)
         return ResourceOutcomes(
-            cells=tuple(self._cell(int(cell), cells == cell) for cell in np.unique(cells)),
+            distribution=self._quantiles(),
             judged_days=round((self.judged + pending_steps) / day, _DIGITS),
             unspent_days=round(self.unspent / day, _DIGITS),
             running_days=round(pending_unspent / day, _DIGITS),
         )
 
-    def _cell(self, cell: int, own: BoolArray) -> CellOutcomes:
-        histogram = np.zeros(pooled_margins.BINS)
-        histogram[self._places[own] % BINS] = self._weights[own]
-        return CellOutcomes(
-            cell=cell,
+    def _quantiles(self) -> OutcomeQuantiles | None:
+        if not len(self._bins):
+            return None
+        histogram = np.zeros(BINS)
+        histogram[self._bins] = self._weights
+        return OutcomeQuantiles(
             weight=round(float(histogram.sum()), _DIGITS),
             quantiles=tuple(quantiles_of(histogram, PROBABILITIES)),
         )
 
     def state(self) -> dict[str, Any]:
         return {
-            "places": self._places.tobytes(),
+            "bins": self._bins.tobytes(),
             "weights": self._weights.tobytes(),
             "judged": self.judged,
             "unspent": self.unspent,
@@ -89,11 +88,9 @@ class OutcomeTally:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`. Raises ValueError or KeyError if it is damaged."""
-        places = np.frombuffer(state["places"], np.int64)
+        bins = np.frombuffer(state["bins"], np.int64)
         weights = np.frombuffer(state["weights"], np.float64)
-        if len(places) != len(weights) or (np.diff(places, prepend=-1) <= 0).any():
+        if len(bins) != len(weights) or (np.diff(bins, prepend=-1, append=BINS) <= 0).any():
             raise ValueError("outcomes are damaged")
-        if len(places) and places[-1] >= pooled_margins.CELLS * BINS:
-            raise ValueError("outcomes are of other cells")
-        self._places, self._weights = places.copy(), weights.copy()
+        self._bins, self._weights = bins.copy(), weights.copy()
         self.judged, self.unspent = float(state["judged"]), float(state["unspent"])

@@ -25,7 +25,6 @@ def pending_columns(horizon: Horizon, risks: int) -> Mapping[str, Column]:
     ring = horizon.audits
     return {
         "shapes": Column((ring,)),  # in the unit of usage
-        "cells": Column((ring,), "<i4"),
         "outcomes": Column((ring,)),
         "peaks": Column((ring, risks)),
         "risks": Column((ring, risks), "<f4"),  # at which the peak was predicted
@@ -38,7 +37,6 @@ class Outcomes:
 
     nodes: IntArray
     ratios: FloatArray  # outcome / shape
-    cells: IntArray
     exceeded: BoolArray  # (nodes, risks)
 
 
@@ -63,8 +61,8 @@ def follow(
     late = np.flatnonzero(arrived > made.min())
     if len(late):
         after = np.where(arrived[late, None] > made, usage[late, None], 0.0)
-        cells = node_of_pod[late, None] * len(slots) + np.arange(len(slots))
-        without = np.bincount(cells.ravel(), after.ravel(), minlength=cohort.size)
+        places = node_of_pod[late, None] * len(slots) + np.arange(len(slots))
+        without = np.bincount(places.ravel(), after.ravel(), minlength=cohort.size)
         cohort -= without.reshape(cohort.shape)
     outcomes = nodes["outcomes"]
     outcomes[:, slots] = np.maximum(outcomes[:, slots], cohort)
@@ -86,7 +84,6 @@ def _taken(nodes: EntityRows, made_steps: IntArray, slot: int) -> Outcomes:
     result = Outcomes(
         rows,
         outcomes / nodes["shapes"][rows, slot],
-        nodes["cells"][rows, slot].astype(np.int64),
         outcomes[:, None] > nodes["peaks"][rows, slot] + TOLERANCE,
     )
     made_steps[slot] = NEVER
@@ -111,7 +108,6 @@ def enter(
     rows: IntArray,
     slot: int,
     shapes: FloatArray,
-    cells: IntArray,
     peaks: FloatArray,
     risks: FloatArray,
 ) -> None:
@@ -119,6 +115,5 @@ def enter(
     nodes["shapes"][:, slot] = 0.0
     nodes["outcomes"][:, slot] = 0.0
     nodes["shapes"][rows, slot] = shapes
-    nodes["cells"][rows, slot] = cells
     nodes["peaks"][rows, slot] = peaks
     nodes["risks"][rows, slot] = risks

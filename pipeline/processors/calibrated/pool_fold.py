@@ -1,4 +1,4 @@
-"""Add up the outcomes of the nodes of a pool: margins by cell, and the level of risk."""
+"""Add up the outcomes of the nodes of a pool: margins, and the level of risk."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated import risk_level
 from pipeline.processors.calibrated.outcome_quantiles import distribution_of, quantiles_of
-from pipeline.processors.calibrated.pooled_margins import BINS, CELLS, POOL_HALF_LIFE_DAYS
+from pipeline.processors.calibrated.pooled_margins import BINS, POOL_HALF_LIFE_DAYS
 from pipeline.times import format_time
 from pipeline.topics.pool_outcomes import (
     PROBABILITIES,
-    CellOutcomes,
     NodeOutcomes,
+    OutcomeQuantiles,
     PooledOutcomes,
     PoolOutcomesRecord,
     ResourceOutcomes,
@@ -53,7 +53,7 @@ def pool_outcomes(pool: str, stated: Sequence[StatedOutcomes]) -> PoolOutcomesRe
     alike = sorted(
         (each for each in alike if newest_ms - each.at_ms <= _OLDEST_DAYS * _DAY_MS), key=_order
     )
-    alike = [each for each in alike if each.outcomes.cpu.cells or each.outcomes.memory.cells]
+    alike = [each for each in alike if _has_any(each.outcomes)]
     if len(alike) < LEAST_NODES:
         return None
     days = [(newest_ms - at_ms) / _DAY_MS for at_ms, _ in alike]
@@ -72,6 +72,10 @@ def pool_outcomes(pool: str, stated: Sequence[StatedOutcomes]) -> PoolOutcomesRe
     )
 
 
+def _has_any(own: NodeOutcomes) -> bool:
+    return own.cpu.distribution is not None or own.memory.distribution is not None
+
+
 def _order(each: StatedOutcomes) -> tuple[int, str]:
     # Sums of floats depend on their order.
     return each.at_ms, repr(each.outcomes)
@@ -85,26 +89,23 @@ def _pooled(
     What happens on a day happens to many nodes at once: outcomes of a horizon weigh as much as
     those of one node, the mean over all outcomes of the weight of their node.
     """
-    histograms, squares = np.zeros((CELLS, BINS)), 0.0
+    histogram, squares = np.zeros(BINS), 0.0
     for days, own in stated:
-        cells = [cell for cell in own.cells if cell.cell < CELLS]
-        weight = sum(cell.weight for cell in cells)
-        factor = 0.5 ** (days / POOL_HALF_LIFE_DAYS) * min(_MOST_WEIGHT / max(weight, 1e-9), 1.0)
-        squares += (factor * weight) ** 2
-        for cell in cells:
-            histogram = distribution_of(cell.quantiles, PROBABILITIES)
-            histograms[cell.cell] += factor * cell.weight * histogram
-    histograms *= squares / max(histograms.sum(), _LEAST_WEIGHT) ** 2
+        if (outcomes := own.distribution) is not None:
+            faded = 0.5 ** (days / POOL_HALF_LIFE_DAYS)
+            weight = faded * min(outcomes.weight, _MOST_WEIGHT)
+            squares += weight**2
+            histogram += weight * distribution_of(outcomes.quantiles, PROBABILITIES)
+    total = float(histogram.sum())
+    weight = squares / max(total, _LEAST_WEIGHT)
+    is_known = weight >= _LEAST_WEIGHT
     return PooledOutcomes(
-        cells=tuple(
-            CellOutcomes(
-                cell=number,
-                weight=round(weight, _DIGITS),
-                quantiles=tuple(quantiles_of(histograms[number], PROBABILITIES)),
-            )
-            for number, weight in enumerate(histograms.sum(axis=1).tolist())
-            if weight >= _LEAST_WEIGHT
-        ),
+        distribution=OutcomeQuantiles(
+            weight=round(weight, _DIGITS),
+            quantiles=tuple(quantiles_of(histogram, PROBABILITIES)),
+        )
+        if is_known
+        else None,
         level=_level([own for days, own in stated if days <= LATEST_DAYS], risk, horizon_seconds),
     )
 
@@ -126,10 +127,9 @@ def _level(stated: Sequence[ResourceOutcomes], risk: float, horizon_seconds: int
 
 @lru_cache(maxsize=64)  # all nodes of a pool have the same record
 def margins(pooled: PooledOutcomes) -> FloatArray:
-    """Weights of the outcomes of a pool by cell and bin, (CELLS, BINS), see `pooled_margins`."""
-    histograms = np.zeros((CELLS, BINS))
-    for cell in pooled.cells:
-        if cell.cell < CELLS:
-            histograms[cell.cell] = cell.weight * distribution_of(cell.quantiles, PROBABILITIES)
-    histograms.flags.writeable = False
-    return histograms
+    """Weights of the outcomes of a pool by bin, (BINS,), see `pooled_margins`."""
+    histogram = np.zeros(BINS)
+    if (outcomes := pooled.distribution) is not None:
+        histogram = outcomes.weight * distribution_of(outcomes.quantiles, PROBABILITIES)
+    histogram.flags.writeable = False
+    return histogram

@@ -1,9 +1,8 @@
 """How far outcomes lie above the shape: histograms pooled over the fleet, and one for each node.
 
-An outcome counts as z = log(outcome / shape). The pool has a histogram for each cell: horizons of
-history of the node's pods by the share of requests of young pods. The edges below make one cell of
-all nodes, because more cells had too few outcomes each. The margin at risk a is the quantile 1 - a
-of the node's own histogram and that of its cell together.
+An outcome counts as z = log(outcome / shape). The margin at risk a is the quantile 1 - a of the
+node's own histogram and that of the pool together. Nodes of all kinds share the pool's histogram:
+one for each kind had too few outcomes.
 """
 
 from typing import Final
@@ -17,9 +16,6 @@ BINS: Final = 501
 LOWEST: Final = -2.5
 HIGHEST: Final = 2.5
 WIDTH: Final = (HIGHEST - LOWEST) / (BINS - 1)
-HISTORY_EDGES: Final = np.zeros(0)
-YOUTH_EDGES: Final = np.zeros(0)
-CELLS: Final = (len(HISTORY_EDGES) + 1) * (len(YOUTH_EDGES) + 1)
 POOL_HALF_LIFE_DAYS: Final = 5.0
 NODE_HALF_LIFE_DAYS: Final = 15.0
 POOL_WEIGHT: Final = 15.0
@@ -27,7 +23,7 @@ POOL_WEIGHT: Final = 15.0
 PRIOR_WEIGHT: Final = 1.0
 """In horizons of the pool. What happens on a day happens to many of its nodes at once: so a horizon
 weighs 1, however many nodes the pool has."""
-NEIGHBOUR_WEIGHT: Final = 0.3
+_LEAST_WEIGHT: Final = 1e-9
 
 
 def bins_of(ratios: FloatArray) -> IntArray:
@@ -36,33 +32,11 @@ def bins_of(ratios: FloatArray) -> IntArray:
     return np.clip(np.ceil((z - LOWEST) / WIDTH - 1e-9), 0, BINS - 1).astype(np.int64)
 
 
-def cells_of(histories: FloatArray, youth: FloatArray) -> IntArray:
-    """Cell of each node by its pods' mean number of whole horizons of history, and the share of
-    requests of young pods."""
-    across = len(YOUTH_EDGES) + 1
-    return np.searchsorted(HISTORY_EDGES, histories) * across + np.searchsorted(YOUTH_EDGES, youth)
-
-
-def with_neighbours(histograms: FloatArray) -> FloatArray:
-    """Add to each cell (CELLS, BINS) `NEIGHBOUR_WEIGHT` of the cells beside it in the grid."""
-    grid = histograms.reshape(len(HISTORY_EDGES) + 1, len(YOUTH_EDGES) + 1, -1)
-    total = grid.copy()
-    total[1:] += NEIGHBOUR_WEIGHT * grid[:-1]
-    total[:-1] += NEIGHBOUR_WEIGHT * grid[1:]
-    total[:, 1:] += NEIGHBOUR_WEIGHT * grid[:, :-1]
-    total[:, :-1] += NEIGHBOUR_WEIGHT * grid[:, 1:]
-    return total.reshape(histograms.shape)
-
-
-def combined(
-    pool: FloatArray, own: npt.NDArray[np.floating], cells: IntArray, prior: FloatArray
-) -> FloatArray:
+def combined(pool: FloatArray, own: npt.NDArray[np.floating], prior: FloatArray) -> FloatArray:
     """Distribution of z for each node, (nodes, BINS), each with sum 1; all zero if nothing is
-    known. `pool` (CELLS, BINS), `own` (nodes, BINS), `prior` (CELLS, BINS) with sums of 1 or 0."""
-    cell = with_neighbours(pool) + PRIOR_WEIGHT * prior
-    weight = cell.sum(axis=1, keepdims=True)
-    cell = POOL_WEIGHT * np.divide(cell, weight, out=np.zeros_like(cell), where=weight > 0.0)
-    total = cell[cells] + own
+    known. `pool` (BINS,), `own` (nodes, BINS), `prior` (BINS,) with a sum of 1 or 0."""
+    shared = pool + PRIOR_WEIGHT * prior
+    total = POOL_WEIGHT * shared / max(shared.sum(), _LEAST_WEIGHT) + own
     sums = total.sum(axis=1, keepdims=True)
     shares: FloatArray = np.divide(total, sums, out=np.zeros_like(total), where=sums > 0.0)
     return shares

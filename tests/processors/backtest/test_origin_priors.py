@@ -15,15 +15,15 @@ from pipeline.processors.backtest.origin_priors import (
 from pipeline.processors.backtest.replay import calibrated
 from pipeline.processors.backtest.suites import Suite
 from pipeline.processors.calibrated import fleet_prior
-from pipeline.processors.calibrated.pooled_margins import BINS, CELLS
+from pipeline.processors.calibrated.pooled_margins import BINS
 from tests.processors.backtest.test_replay import tables, trace_of
 
 ORIGINS = {"a_1": "a", "a_2": "a", "b": "b", "c": "c"}
 
 
 def outcomes_at(bin: int) -> FloatArray:
-    margins = np.zeros((CELLS, BINS))
-    margins[:, bin] = 1.0
+    margins = np.zeros(BINS)
+    margins[bin] = 1.0
     return margins
 
 
@@ -36,7 +36,9 @@ def test_the_prior_of_an_origin_is_that_of_all_others() -> None:
     assert sorted(priors) == ["a", "b", "c"]
     for origin, prior in priors.items():
         others = [own[0] for name, own in margins().items() if ORIGINS[name] != origin]
-        expected = fleet_prior.histograms_of(fleet_prior.quantiles_of(others))
+        quantiles = fleet_prior.quantiles_of(others)
+        assert quantiles is not None
+        expected = fleet_prior.histogram_of(quantiles)
         np.testing.assert_array_equal(prior, expected)
 
 
@@ -57,7 +59,7 @@ def test_one_origin_is_refused() -> None:
 def test_outcomes_of_a_trace_are_those_of_its_resources() -> None:
     trace = trace_of(tables())
     learned = margins_of(trace)
-    assert learned.shape == (CELLS, BINS)
+    assert learned.shape == (BINS,)
     assert learned.sum() == pytest.approx(len(trace.resources))
 
 
@@ -68,7 +70,7 @@ def test_each_suite_starts_from_the_prior_of_its_origin() -> None:
               horizon_hours=6, burn_in_hours=6, stride_steps=1)
         for origin in ("a", "b", "c")
     ]  # fmt: skip
-    package = fleet_prior.histograms()
+    package = fleet_prior.histogram()
     priors = OriginPriors({"a": package, "b": outcomes_at(BINS - 1)}, "hash")
     variants = [calibrated(0.1), calibrated(0.1, others=priors)]
     for predicted in predict_suites(trace, suites, variants):

@@ -9,7 +9,7 @@ from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage, PoolPeaks
 from pipeline.processors.calibrated.horizon import Horizon
-from pipeline.processors.calibrated.pooled_margins import BINS, CELLS
+from pipeline.processors.calibrated.pooled_margins import BINS
 from tests.processors.calibrated.streams import HORIZON, RISKS, new_pool, stationary
 
 _SEEDS = st.integers(0, 2**32 - 1)
@@ -112,7 +112,7 @@ def test_a_horizon_of_a_pool_weighs_as_much_with_many_nodes_as_with_few() -> Non
 
 
 def test_a_pool_that_knows_nothing_gives_nothing_away() -> None:
-    pool = CalibratedPool(HORIZON, RISKS, np.zeros((CELLS, BINS)))
+    pool = CalibratedPool(HORIZON, RISKS, np.zeros(BINS))
     for step, usage in stationary(1, HORIZON.steps):
         pool.observe(step, usage)
         result = pool.predict()
@@ -122,7 +122,7 @@ def test_a_pool_that_knows_nothing_gives_nothing_away() -> None:
 def test_usage_above_the_requests_is_no_exceedance_where_nothing_is_given_away() -> None:
     """Two pools whose nodes exceed their requests: one could give nothing away, the other had a
     prior that let it give something away, and owes risk."""
-    nothing = np.zeros((CELLS, BINS))
+    nothing = np.zeros(BINS)
     levels = []
     for prior in (nothing, None):
         pool = CalibratedPool(HORIZON, RISKS, prior)

@@ -36,6 +36,6 @@ def test_a_change_changes_the_hash(change: str, monkeypatch: pytest.MonkeyPatch)
     if change == "constant":
         monkeypatch.setattr(risk_level, "_HIGHEST", 2.5)
     else:
-        changed = fleet_prior.histograms() * 0.5
-        monkeypatch.setattr(fleet_prior, "histograms", lambda: changed)
+        changed = fleet_prior.histogram() * 0.5
+        monkeypatch.setattr(fleet_prior, "histogram", lambda: changed)
     assert configuration_hash.__wrapped__() != before

@@ -10,7 +10,7 @@ from pipeline.processors.calibrated import fleet_prior, pooled_margins, risk_bud
 
 _RATIOS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=40)
 _LEVELS = st.floats(0.001, 0.5)
-_NO_PRIOR = np.zeros((pooled_margins.CELLS, pooled_margins.BINS))
+_NO_PRIOR = np.zeros(pooled_margins.BINS)
 
 
 def _histogram(ratios: list[float]) -> FloatArray:
@@ -18,19 +18,17 @@ def _histogram(ratios: list[float]) -> FloatArray:
     return np.bincount(bins, minlength=pooled_margins.BINS).astype(float)
 
 
-def _margin(cell_ratios: list[float], own_ratios: list[float], level: float) -> float:
-    pool = _NO_PRIOR.copy()
-    pool[0] = _histogram(cell_ratios)
-    own = _histogram(own_ratios)[None, :]
-    joint = pooled_margins.combined(pool, own, np.array([0]), _NO_PRIOR)
+def _margin(pool_ratios: list[float], own_ratios: list[float], level: float) -> float:
+    pool, own = _histogram(pool_ratios), _histogram(own_ratios)[None, :]
+    joint = pooled_margins.combined(pool, own, _NO_PRIOR)
     above = pooled_margins.survival(joint)
     return float(pooled_margins.margins(above, np.array([[level]]))[0, 0])
 
 
-def _reference(cell_ratios: list[float], own_ratios: list[float], level: float) -> float:
+def _reference(pool_ratios: list[float], own_ratios: list[float], level: float) -> float:
     """Sorted outcomes with weights: the least one above which at most `level` of the weight is."""
-    share = pooled_margins.POOL_WEIGHT / len(cell_ratios)
-    outcomes = sorted([(r, share) for r in cell_ratios] + [(r, 1.0) for r in own_ratios])
+    share = pooled_margins.POOL_WEIGHT / len(pool_ratios)
+    outcomes = sorted([(r, share) for r in pool_ratios] + [(r, 1.0) for r in own_ratios])
     total = pooled_margins.POOL_WEIGHT + len(own_ratios)
     for ratio, _ in outcomes:
         above = sum(weight for other, weight in outcomes if other > ratio) / total
@@ -41,10 +39,10 @@ def _reference(cell_ratios: list[float], own_ratios: list[float], level: float) 
 
 @given(_RATIOS, _RATIOS, _LEVELS)
 def test_margins_are_quantiles_of_sorted_outcomes_up_to_one_bin(
-    cell_ratios: list[float], own_ratios: list[float], level: float
+    pool_ratios: list[float], own_ratios: list[float], level: float
 ) -> None:
-    got = _margin(cell_ratios, own_ratios, level)
-    lower, upper = (_reference(cell_ratios, own_ratios, level + d) for d in (1e-6, -1e-6))
+    got = _margin(pool_ratios, own_ratios, level)
+    lower, upper = (_reference(pool_ratios, own_ratios, level + d) for d in (1e-6, -1e-6))
     width = math.exp(pooled_margins.WIDTH * 1.001)
     assert lower / width <= got <= upper * width
 
@@ -56,7 +54,7 @@ def test_the_prior_weighs_as_much_as_a_horizon_of_the_pool(
     pool, prior = _histogram(ratios), _histogram(prior_ratios)
     pool, prior = pool / pool.sum(), prior / prior.sum()
     nothing = np.zeros((1, pooled_margins.BINS))
-    got = pooled_margins.combined(pool[None, :], nothing, np.array([0]), prior[None, :])
+    got = pooled_margins.combined(pool, nothing, prior)
     assert got[0] == pytest.approx(0.5 * (pool + prior))
 
 
@@ -68,15 +66,9 @@ def test_a_lower_level_never_has_a_lower_margin(ratios: list[float], levels: lis
 
 def test_without_outcomes_no_margin_is_enough() -> None:
     nothing = np.zeros((2, pooled_margins.BINS))
-    joint = pooled_margins.combined(_NO_PRIOR, nothing, np.array([0, 0]), _NO_PRIOR)
+    joint = pooled_margins.combined(_NO_PRIOR, nothing, _NO_PRIOR)
     factors = pooled_margins.margins(pooled_margins.survival(joint), np.full((2, 1), 0.5))
     assert np.isinf(factors).all()
-
-
-@given(st.floats(0.0, 100.0), st.floats(0.0, 1.0))
-def test_every_node_has_a_cell(histories: float, youth: float) -> None:
-    cell = int(pooled_margins.cells_of(np.array([histories]), np.array([youth]))[0])
-    assert 0 <= cell < pooled_margins.CELLS
 
 
 @settings(max_examples=50)
@@ -116,23 +108,27 @@ def test_debts_and_unspent_risk_are_bounded(debt: float) -> None:
     assert abs(float(cut[0])) <= abs(debt)
 
 
-def test_the_prior_that_ships_has_distributions() -> None:
-    prior = fleet_prior.histograms()
-    assert prior.shape == (pooled_margins.CELLS, pooled_margins.BINS)
-    assert prior.sum(axis=1) == pytest.approx(np.ones(pooled_margins.CELLS))
+def test_fleets_without_outcomes_have_no_prior() -> None:
+    assert fleet_prior.quantiles_of([_NO_PRIOR]) is None
+
+
+def test_the_prior_that_ships_is_a_distribution() -> None:
+    prior = fleet_prior.histogram()
+    assert prior.shape == (pooled_margins.BINS,)
+    assert prior.sum() == pytest.approx(1.0)
     assert (prior >= 0.0).all()
 
 
 @settings(max_examples=20)
 @given(st.lists(st.floats(0.2, 5.0), min_size=100, max_size=100))
 def test_quantiles_of_a_prior_survive_writing_and_reading(ratios: list[float]) -> None:
-    fleet = np.tile(_histogram(ratios), (pooled_margins.CELLS, 1))
-    quantiles = fleet_prior.quantiles_of([fleet])
-    read = fleet_prior.histograms_of(quantiles)
-    above = pooled_margins.survival(read)
-    exact = pooled_margins.survival(fleet / fleet.sum(axis=1, keepdims=True))
+    fleet = _histogram(ratios)
+    quantiles = fleet_prior.quantiles_of([fleet, _NO_PRIOR])
+    assert quantiles is not None
+    above = pooled_margins.survival(fleet_prior.histogram_of(quantiles)[None, :])
+    exact = pooled_margins.survival(fleet[None, :] / fleet.sum())
     # Half of the weight has a longer tail, so the prior is never more optimistic at its quantiles.
     for level in (0.1, 0.05, 0.02):
-        got = pooled_margins.margins(above, np.full((pooled_margins.CELLS, 1), level))
-        least = pooled_margins.margins(exact, np.full((pooled_margins.CELLS, 1), level))
+        got = pooled_margins.margins(above, np.array([[level]]))
+        least = pooled_margins.margins(exact, np.array([[level]]))
         assert (got >= least * math.exp(-2 * pooled_margins.WIDTH)).all()

@@ -13,14 +13,12 @@ from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUs
 from pipeline.processors.calibrated.outcome_quantiles import distribution_of, quantiles_of
 from pipeline.processors.calibrated.outcome_tally import OutcomeTally
 from pipeline.processors.calibrated.pool_fold import StatedOutcomes, margins, pool_outcomes
-from pipeline.processors.calibrated.pooled_margins import BINS, CELLS
+from pipeline.processors.calibrated.pooled_margins import BINS
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pool_outcomes import (
-    MOST_CELLS,
     PROBABILITIES,
-    CellOutcomes,
     NodeOutcomes,
-    PooledOutcomes,
+    OutcomeQuantiles,
     PoolOutcomesRecord,
     ResourceOutcomes,
 )
@@ -32,12 +30,12 @@ RISK = 0.02
 
 def node(
     z: float = 0.0, *, weight: float = 1.0, judged: float = 1.0, unspent: float = 0.0,
-    running: float = 0.0, cell: int = 0, **kind: Any,
+    running: float = 0.0, **kind: Any,
 ) -> NodeOutcomes:  # fmt: skip
     """The outcomes of a node whose cpu reached exp(z) times its shape."""
-    cells = (CellOutcomes(cell=cell, weight=weight, quantiles=(z,) * len(PROBABILITIES)),)
+    distribution = OutcomeQuantiles(weight=weight, quantiles=(z,) * len(PROBABILITIES))
     cpu = ResourceOutcomes(
-        cells=cells, judged_days=judged, unspent_days=unspent, running_days=running
+        distribution=distribution, judged_days=judged, unspent_days=unspent, running_days=running
     )
     return NodeOutcomes(**({"horizon_seconds": 86_400, "risk": RISK} | kind), cpu=cpu)
 
@@ -54,11 +52,14 @@ def pool_of(*nodes: NodeOutcomes, ages: tuple[float, ...] = ()) -> PoolOutcomesR
     return record
 
 
+def weight_of(*nodes: NodeOutcomes, ages: tuple[float, ...] = ()) -> float:
+    """The weight of the outcomes of a pool."""
+    distribution = pool_of(*nodes, ages=ages).cpu.distribution
+    assert distribution is not None
+    return distribution.weight
+
+
 # -- quantiles
-
-
-def test_records_have_room_for_the_cells_of_margins() -> None:
-    assert CELLS <= MOST_CELLS
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -83,16 +84,17 @@ def test_quantiles_survive_a_round_trip(seed: int) -> None:
 
 def test_a_tally_weighs_outcomes_as_margins_do_and_forgets_them() -> None:
     tally = OutcomeTally()
-    tally.add(np.array([0]), np.array([250]), 0.5)
+    tally.add(np.array([250]), 0.5)
     tally.fade(round(HORIZON.steps_of_days(pooled_margins.POOL_HALF_LIFE_DAYS)), HORIZON)
-    tally.add(np.array([0]), np.array([250]), 0.5)
-    tally.add(np.array([CELLS - 1]), np.array([BINS - 1]), 0.25)
-    cells = tally.record(0.0, 0.0, HORIZON).cells
-    assert sum(cell.weight for cell in cells) == 1.0
-    assert cells[0].quantiles[PROBABILITIES.index(0.75)] == 0.0
-    assert cells[-1].quantiles[-1] == pooled_margins.HIGHEST
+    tally.add(np.array([250]), 0.5)
+    tally.add(np.array([BINS - 1]), 0.25)
+    distribution = tally.record(0.0, 0.0, HORIZON).distribution
+    assert distribution is not None
+    assert distribution.weight == 1.0
+    assert distribution.quantiles[PROBABILITIES.index(0.75)] == 0.0
+    assert distribution.quantiles[-1] == pooled_margins.HIGHEST
     tally.fade(round(HORIZON.steps_of_days(60.0)), HORIZON)
-    assert tally.record(0.0, 0.0, HORIZON).cells == ()
+    assert tally.record(0.0, 0.0, HORIZON).distribution is None
 
 
 def test_a_tally_is_bounded_and_restored_exactly() -> None:
@@ -100,10 +102,10 @@ def test_a_tally_is_bounded_and_restored_exactly() -> None:
     random, tally = np.random.default_rng(1), OutcomeTally()
     for _ in range(3000):
         tally.fade(6, HORIZON)
-        tally.add(random.integers(0, CELLS, 1), random.integers(0, BINS, 1), 0.25)
+        tally.add(random.integers(0, BINS, 1), 0.25)
         tally.spend(6.0, float(random.normal(0.0, 0.1)), HORIZON)
     state = tally.state()
-    assert len(state["places"]) <= 8 * 300
+    assert len(state["bins"]) <= 8 * 300
     assert len(encode_json(pool_of(*[NodeOutcomes(
         horizon_seconds=86_400, risk=RISK, cpu=tally.record(0.0, 0.0, HORIZON),
         memory=tally.record(0.0, 0.0, HORIZON),
@@ -117,14 +119,14 @@ def test_a_tally_is_bounded_and_restored_exactly() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"places": b"1"}, {"weights": b""}, {"places": np.array([5, 5]).tobytes()},
-        {"places": np.array([1, CELLS * BINS]).tobytes()}, {"places": np.array([-1, 2]).tobytes()},
+        {"bins": b"1"}, {"weights": b""}, {"bins": np.array([5, 5]).tobytes()},
+        {"bins": np.array([1, BINS]).tobytes()}, {"bins": np.array([-1, 2]).tobytes()},
         {"judged": None},
     ],
 )  # fmt: skip
 def test_a_damaged_tally_is_refused(damage: dict[str, Any]) -> None:
     tally = OutcomeTally()
-    tally.add(np.array([1, 2]), np.array([3, 4]), 1.0)
+    tally.add(np.array([3, 4]), 1.0)
     with pytest.raises((ValueError, TypeError)):
         OutcomeTally().restore(tally.state() | damage)
 
@@ -151,32 +153,27 @@ def test_a_repeated_record_changes_nothing() -> None:
 
 def test_margins_of_a_pool_are_the_sum_of_its_nodes() -> None:
     record = pool_of(node(0.5, weight=1.0), node(-0.5, weight=3.0))
-    histograms = margins(record.cpu)
-    assert (record.nodes, record.memory.cells) == (2, ())
-    cumulated = np.cumsum(histograms[0]) / histograms.sum()
+    histogram = margins(record.cpu)
+    assert (record.nodes, record.memory.distribution) == (2, None)
+    assert not margins(record.memory).any()
+    cumulated = np.cumsum(histogram) / histogram.sum()
     assert np.searchsorted(cumulated, 0.7) == pooled_margins.bins_of(np.exp(np.array([-0.5])))[0]
     assert np.searchsorted(cumulated, 0.9) == pooled_margins.bins_of(np.exp(np.array([0.5])))[0]
-    assert not histograms.flags.writeable
+    assert not histogram.flags.writeable
 
 
 def test_many_nodes_weigh_as_much_as_one() -> None:
     """What happens on a day happens to many of them."""
-    assert [pool_of(*[node(weight=7.0)] * n).cpu.cells[0].weight for n in (2, 500)] == [7.0, 7.0]
+    assert [weight_of(*[node(weight=7.0)] * n) for n in (2, 500)] == [7.0, 7.0]
     # Nodes that just came take no weight from those that know more.
     young = [node(weight=0.01)] * 500
-    assert pool_of(node(weight=7.0), node(weight=7.0), *young).cpu.cells[0].weight > 3.0
-
-
-def test_cells_that_this_build_does_not_have_are_ignored() -> None:
-    assert pool_of(node(1.0, cell=MOST_CELLS - 1), node(cell=MOST_CELLS - 1)).cpu.cells == ()
-    foreign = PooledOutcomes(cells=node(1.0, cell=MOST_CELLS - 1).cpu.cells)
-    assert not margins(foreign).any()
+    assert weight_of(node(weight=7.0), node(weight=7.0), *young) > 3.0
 
 
 def test_old_outcomes_fade_and_do_not_steer_the_level() -> None:
     fresh, debtor = node(0.0), node(0.0, unspent=-1.0)
     record = pool_of(fresh, debtor, ages=(0.0, 5.0))
-    assert record.cpu.cells[0].weight == pytest.approx((1 + 0.5**2) / 1.5, abs=1e-4)
+    assert weight_of(fresh, debtor, ages=(0.0, 5.0)) == pytest.approx((1 + 0.5**2) / 1.5, abs=1e-4)
     assert record.cpu.level == RISK
     assert pool_outcomes("gold", [
         StatedOutcomes(AT_MS, fresh), StatedOutcomes(AT_MS - 21 * DAY_MS, debtor)
@@ -209,16 +206,17 @@ def test_a_node_that_was_not_judged_says_nothing_about_the_level() -> None:
 
 def test_an_absurd_node_does_not_outweigh_a_pool() -> None:
     honest = [node(0.0, weight=7.0)] * 50
-    cell = pool_of(node(2.0, weight=1e6), *honest).cpu.cells[0]
-    assert cell.weight < 9.0
-    assert cell.quantiles[PROBABILITIES.index(0.75)] == 0.0
+    distribution = pool_of(node(2.0, weight=1e6), *honest).cpu.distribution
+    assert distribution is not None
+    assert distribution.weight < 9.0
+    assert distribution.quantiles[PROBABILITIES.index(0.75)] == 0.0
 
 
 def test_nodes_of_another_risk_or_horizon_do_not_count_while_settings_change() -> None:
     others = [node(1.0, risk=0.05), node(1.0, horizon_seconds=43_200)]
     record = pool_of(*others, node(), node())
     assert (record.nodes, record.risk, record.horizon_seconds) == (2, RISK, 86_400)
-    assert record.cpu.cells == pool_of(node(), node()).cpu.cells
+    assert record.cpu.distribution == pool_of(node(), node()).cpu.distribution
 
 
 def test_one_node_or_nodes_without_outcomes_are_no_pool() -> None:
@@ -232,7 +230,7 @@ def test_one_node_or_nodes_without_outcomes_are_no_pool() -> None:
     ("field", "value"),
     [
         ('"weight":1.0', '"weight":-1.0'), ('"weight":1.0', '"weight":1e300'),
-        ('"cell":0', '"cell":16'), ("[-0.01,0.0,", "[1.0,0.0,"), ("[-0.01,", "[-0.01,-0.01,"),
+        ("[-0.01,0.0,", "[1.0,0.0,"), ("[-0.01,", "[-0.01,-0.01,"),
         ("[-0.01,", "[-99,"), ('"level":0.02', '"level":2'), ('"nodes":2', '"nodes":0'),
         ('"risk":0.02', '"risk":0.0'), ("2023-11-14", "yesterday"),
     ],

@@ -18,8 +18,8 @@ from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pool_outcomes import (
     LONGEST_MS,
     PROBABILITIES,
-    CellOutcomes,
     NodeOutcomes,
+    OutcomeQuantiles,
     PooledOutcomes,
     PoolOutcomesRecord,
     ResourceOutcomes,
@@ -40,11 +40,8 @@ def pooled(
     end_ms: int = MIDNIGHT_MS, z: float = -1.0, level: float | None = RISK
 ) -> PoolOutcomesRecord:
     """A pool whose nodes all used exp(z) times their shape."""
-    cells = tuple(
-        CellOutcomes(cell=cell, weight=500.0, quantiles=(z,) * len(PROBABILITIES))
-        for cell in range(2)
-    )
-    of_resource = PooledOutcomes(cells=cells, level=level)
+    distribution = OutcomeQuantiles(weight=500.0, quantiles=(z,) * len(PROBABILITIES))
+    of_resource = PooledOutcomes(distribution=distribution, level=level)
     return PoolOutcomesRecord(
         at=format_time(end_ms / 1000), nodes=100, horizon_seconds=round(HORIZON_SECONDS), risk=RISK,
         cpu=of_resource, memory=of_resource,
@@ -94,14 +91,12 @@ def test_a_node_without_outcomes_of_its_own_relies_on_its_pool() -> None:
 
 def test_the_level_of_the_pool_decides() -> None:
     spread = pooled()
-    cells = tuple(
-        msgspec.structs.replace(cell, quantiles=tuple(np.linspace(-2, 2, len(PROBABILITIES))))
-        for cell in spread.cpu.cells
-    )
+    quantiles = tuple(np.linspace(-2, 2, len(PROBABILITIES)).tolist())
+    distribution = OutcomeQuantiles(weight=500.0, quantiles=quantiles)
     windows = windows_of(1, 3)
     shares = [
         prod(learned_risk(joined(windows, msgspec.structs.replace(
-            spread, cpu=PooledOutcomes(cells=cells, level=level)
+            spread, cpu=PooledOutcomes(distribution=distribution, level=level)
         )), RISK))["share"]
         for level in (0.05, 0.1, 0.2)
     ]  # fmt: skip
@@ -145,17 +140,17 @@ def test_outcomes_of_nodes_become_those_of_a_pool() -> None:
     record = pool_outcomes("gold", stated)
     assert record is not None
     assert (record.nodes, record.risk, record.horizon_seconds) == (3, RISK, HORIZON_SECONDS)
-    weights = sum(cell.weight for cell in record.cpu.cells)
-    own = sum(cell.weight for _, outcomes in stated for cell in outcomes.cpu.cells)
-    assert weights == pytest.approx(own / 3, rel=0.02)
-    assert weights > 2.0
+    distributions = [record.cpu.distribution, *(own.cpu.distribution for _, own in stated)]
+    weight, *own = [0.0 if each is None else each.weight for each in distributions]
+    assert weight == pytest.approx(sum(own) / 3, rel=0.02)
+    assert weight > 2.0
     assert record.cpu.level is not None
     assert decode_json(PoolOutcomesRecord, encode_json(record)) == record
 
 
 def test_a_young_node_states_that_it_knows_nothing() -> None:
     outcomes = outcomes_of(learned_risk(windows_of(1, 2), RISK))
-    assert outcomes.cpu.cells == outcomes.memory.cells == ()
+    assert outcomes.cpu.distribution is outcomes.memory.distribution is None
     assert outcomes.cpu.judged_days > 0.0
     assert outcomes.cpu.unspent_days == 0.0
 
@@ -163,7 +158,7 @@ def test_a_young_node_states_that_it_knows_nothing() -> None:
 def test_an_exceeded_prediction_counts_at_once() -> None:
     windows = joined(windows_of(3, 3), pooled(z=-2.5))
     outcomes = outcomes_of(learned_risk(windows, RISK))
-    assert outcomes.cpu.cells == ()
+    assert outcomes.cpu.distribution is None
     assert outcomes.cpu.unspent_days == 0.0
     assert outcomes.cpu.running_days < -0.5 * outcomes.cpu.judged_days
 
@@ -174,7 +169,7 @@ def test_another_risk_drops_what_counts_for_the_level() -> None:
     second.restore("node-a", first.encode_state("node-a"))
     before, after = outcomes_of(first).cpu, outcomes_of(second).cpu
     assert before.judged_days > 0.5
-    assert after == ResourceOutcomes(cells=before.cells)
+    assert after == ResourceOutcomes(distribution=before.distribution)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -211,6 +206,6 @@ def test_a_state_from_before_pools_is_restored() -> None:
     old = NodePools.restored(msgspec.msgpack.encode(state), RISK)
     bank.store.slots["calibrated_pools"][bank.node_models["node-a"].slot] = old
     assert prod(bank) == before
-    assert outcomes_of(bank).cpu.cells == ()
+    assert outcomes_of(bank).cpu.distribution is None
     bank.apply(windows_of(5, 8, first_hour=8))
-    assert outcomes_of(bank).cpu.cells
+    assert outcomes_of(bank).cpu.distribution is not None

@@ -284,6 +284,7 @@ def test_the_prediction_of_the_golden_example() -> None:
             },
             "cold_pods": ["b", "c"],
             "reclaimable": {"percentile": reclaimable()},
+            "outcomes": None,
         },
     )  # fmt: skip
 

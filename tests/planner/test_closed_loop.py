@@ -34,8 +34,9 @@ POLICY = HotNodePolicy(
 
 
 _THRESHOLD = POLICY.high_percent["cpu"] / 100
-_NOISE = 0.002
-"""How far the usage that a plan expected may be from the mean afterwards."""
+_NOISE = 0.001
+"""How far the usage that a plan expected may be from the mean afterwards: five times the error
+of a mean of ten windows, without `shifts`."""
 
 
 class Stay(NamedTuple):
@@ -83,7 +84,7 @@ def demand_of(seed: int, *, shifts: bool) -> Load:
     share = shares_of(chance, shifts=shifts)
     periods = len(share)
     of_window = np.arange(WINDOWS) * periods // WINDOWS
-    noise = chance.normal(1.0, 0.02, size=(WINDOWS, PODS))
+    noise = chance.normal(1.0, 0.02 if shifts else 0.002, size=(WINDOWS, PODS))
     cpu: FloatArray = share[of_window] * CAPACITY[0] * noise
     memory = np.full((WINDOWS, PODS), 0.02 * CAPACITY[1])
     requests = {(place, 0): 0.02 * CAPACITY for place in range(PODS)}
@@ -194,9 +195,9 @@ def test_no_workload_goes_back_or_leaves_again_within_its_rest(seed: int) -> Non
 @given(seed=SEEDS)
 @example(seed=1)
 @example(seed=2)
-@example(seed=49)
+@example(seed=219696)
 def test_no_target_gets_hot_while_pods_use_the_same(seed: int) -> None:
-    """If targets were not asked for room, the first example would fail."""
+    """If targets were not asked for room, the first and the last example would fail."""
     found = run(seed, shifts=False)
     # A full node gives its pods less than they want, which they use on another one.
     assume(found.most_wanted < 1.0)

@@ -21,7 +21,7 @@ from pipeline.kafka.refused_records import refuse
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.archive.archive_rows import LoggedWindow
-from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, subject_of
 from pipeline.processors.usage_levels.hourly_usage import (
     HourlyUsage,
     HourSums,
@@ -30,7 +30,7 @@ from pipeline.processors.usage_levels.hourly_usage import (
     hour_record,
     means_of,
 )
-from pipeline.processors.usage_levels.level_alerts import decide
+from pipeline.processors.usage_levels.level_alerts import decide, is_learned
 from pipeline.processors.usage_levels.level_changes import KEPT_HOURS
 from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
@@ -59,10 +59,11 @@ READS = counter("planner_usage_reads", "Reads of usage from the log: done or fai
 READ_SECONDS: Final = 900
 """Time between two reads."""
 SPAN_SECONDS: Final = 90
-"""A read takes the windows appended in so many seconds: at least one of each node."""
-_DELAY_SECONDS: Final = 30.0
+"""A read takes the windows appended in so many seconds after a quarter of an hour, when windows of
+all lengths end."""
+_DELAY_SECONDS: Final = SPAN_SECONDS + 30.0
 _LATE_SECONDS: Final = 300.0
-"""A window that ended so long before the span is of a worker with a backlog."""
+"""A window that ended so long before the quarter is of a worker with a backlog."""
 BACK_HOURS: Final = 60
 """Hours that are read from the log at most; the log has the last three days."""
 LOOK_SECONDS: Final = 5.0
@@ -100,25 +101,38 @@ class LevelWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
+        try:
+            await self._watch()
+        finally:  # another process may lead now
+            for metric in (OPEN, HELD_BACK, WATCHED, LEFT_OUT):
+                metric.set(0)
+
+    async def _watch(self) -> None:
         while True:
             try:
-                hours = await self._load()
+                await self._load_hours()
                 break
             except KafkaError as error:
                 log.warning("usage of earlier hours is not read, trying again", why=error.message)
                 await self._clock.sleep(LOOK_SECONDS)
-        for hour, means in sorted(hours.items()):
-            self.usage.put(hour, means)
-        log.info("levels of usage are watched", known_hours=len(hours))
         while True:
             await self.step()
             await self._clock.sleep(LOOK_SECONDS)
+
+    async def _load_hours(self) -> None:
+        hours = await self._load()
+        self.usage = HourlyUsage()
+        for hour, means in sorted(hours.items()):
+            self.usage.put(hour, means)
+        log.info("levels of usage are watched", known_hours=len(hours))
 
     async def step(self) -> None:
         """Read what is due, decide at the end of an hour, and write what waits."""
         now = self._now()
         if self._clock.monotonic() >= self._retry_at:
             try:
+                if self.usage.newest_hour >= now // HOUR_SECONDS:  # the clock was ahead
+                    await self._load_hours()
                 for _ in range(_READS_AT_ONCE):
                     if not await self._read_due(now):
                         break
@@ -127,6 +141,8 @@ class LevelWatch:
                 READS.labels("failed").inc()
                 log.warning("usage is not read or written, trying again", why=error.message)
                 self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
+        learned = {subject_of(a) for a in self.alerts.open(now) if is_learned(a, now)}
+        self._outbox.add(self.alerts.closed(lambda s, _: "learned" if s in learned else None, now))
         OPEN.set(len(self.alerts.open(now)))
         await self._outbox.send(now)
 
@@ -154,13 +170,13 @@ class LevelWatch:
         if hour != self._sums_hour:
             self._sums, self._sums_hour = HourSums(), hour
         end = (self._next_read + 1) * READ_SECONDS
-        oldest_ms = 1000 * (end - SPAN_SECONDS - _LATE_SECONDS)
+        oldest_ms = 1000 * (end - _LATE_SECONDS)
 
         def consume(records: list[LoggedWindow]) -> None:
             windows = [record.window for record in records]
             self._sums.add(read, [w for w in windows if w.header.window_end_ms > oldest_ms])
 
-        await self._read(AppendSpan(1000 * (end - SPAN_SECONDS), 1000 * end), consume)
+        await self._read(AppendSpan(1000 * end, 1000 * (end + SPAN_SECONDS)), consume)
         READS.labels("done").inc()
         self._next_read += 1
         if read == _READS_PER_HOUR - 1:

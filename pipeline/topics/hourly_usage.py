@@ -13,6 +13,7 @@ from msgspec import Meta
 from pipeline.errors import KeyMismatchError
 from pipeline.times import parse_time
 from pipeline.topics.codec import Record
+from pipeline.topics.result_header import check_time
 
 _KEY: Final = b"hour/"
 KEYS: Final = 200
@@ -34,9 +35,12 @@ class HourlyUsageRecord(Record, frozen=True, kw_only=True):
     hour: str
     usage: dict[str, tuple[Amount | None, Amount | None]] = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_time("hour", self.hour)
+
     @property
     def number(self) -> int:
-        """The hour's number since 1970. Raises ValueError if `hour` is no time."""
+        """The hour's number since 1970."""
         return int(parse_time(self.hour) // HOUR_SECONDS)
 
 
@@ -51,8 +55,7 @@ def is_hour_key(key: bytes | None) -> bool:
 
 
 def check_hour(record: HourlyUsageRecord, key: bytes | None) -> int:
-    """The hour's number. Raises `KeyMismatchError` if the key is that of another hour, ValueError
-    if `hour` is no time."""
+    """The hour's number. Raises `KeyMismatchError` if the key is that of another hour."""
     number = record.number
     if key != hour_key(number):
         raise KeyMismatchError(f"usage of {record.hour:.40} has the key {key!r:.40}")

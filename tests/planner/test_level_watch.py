@@ -2,6 +2,7 @@
 
 The log and the topics are in memory here; test_level_watch_with_kafka.py has a real broker."""
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -40,6 +41,8 @@ HOUR = 472_222
 BEGIN = float(HOUR * HOUR_SECONDS)
 WEB = "Deployment/shop/web"
 RISEN_AT = "2023-11-15T02:00:00Z"
+APPENDED_MS = 3000
+"""A window reaches the log so long after its end."""
 LEARNED = [("opened", None, RISEN_AT), ("closed", "learned", RISEN_AT)]
 NODE = NodeRecord(
     node="node-1", allocatable=Resources(cpu_millicores=8000, memory_bytes=16 << 30)
@@ -49,8 +52,11 @@ NODE = NodeRecord(
 class World:
     """Windows of a node with one workload, whose pods use `cores(hour)`, and the topics."""
 
-    def __init__(self, cores: Callable[[int], float | None]) -> None:
-        self.cores = cores
+    def __init__(
+        self, cores: Callable[[int], float | None], window_seconds: int = READ_SECONDS
+    ) -> None:
+        self.cores, self.window_ms = cores, 1000 * window_seconds
+        self.ahead_seconds = 0.0
         self.clock = ManualClock(BEGIN)
         self.topic: dict[bytes, bytes] = {}
         self.alerts: list[AlertRecord] = []
@@ -83,19 +89,28 @@ class World:
     async def read(self, span: AppendSpan, consume: Consume) -> None:
         self.fail()
         self.spans.append(span)
+        assert span.since_ms is not None
         assert span.until_ms is not None
-        end_ms = span.until_ms - 20_000
-        cores = self.cores(end_ms // (1000 * HOUR_SECONDS))
-        if cores is None:
-            return
+        newest_ms = 1000 * round(self.clock.now() - self.ahead_seconds)
+        first_ms = -(-(span.since_ms - APPENDED_MS) // self.window_ms) * self.window_ms
+        last_ms = min(span.until_ms, newest_ms) - APPENDED_MS
+        for end_ms in range(first_ms, last_ms, self.window_ms):
+            cores = self.cores((end_ms - 1) // (1000 * HOUR_SECONDS))
+            if cores is not None:
+                self.consume_window(end_ms, cores, consume)
+
+    def consume_window(self, end_ms: int, cores: float, consume: Consume) -> None:
         pods = [known_pod(f"p{i}", owner=Owner(kind="Deployment", name="web")) for i in range(3)]
         rows = [pod_row(pod.uid, cpu_cores_avg=cores, memory_bytes_avg=GIB) for pod in pods]
-        of = header("node-1", window_start_ms=end_ms - 30_000, window_end_ms=end_ms)
+        of = header("node-1", window_start_ms=end_ms - self.window_ms, window_end_ms=end_ms)
         window = joined(NODE_ROW, *rows, view=view_of(*pods, record=NODE), of=of)
         stale = header("node-2", window_start_ms=end_ms - 630_000, window_end_ms=end_ms - 600_000)
         old = joined({**NODE_ROW, "cpu_cores_avg": 16.0}, view=view_of(record=NODE), of=stale)
         consume([LoggedWindow(0, 0, window), LoggedWindow(0, 1, window)])
         consume([LoggedWindow(0, 2, old)])
+
+    async def unreadable(self, _span: AppendSpan, _consume: Consume) -> None:
+        raise BrokerUnavailableError("the log cannot be read")
 
     async def write(self, record: Keyed) -> None:
         self.fail()
@@ -159,8 +174,8 @@ async def test_an_hour_is_read_four_times_and_written_once() -> None:
     world = World(doubled)
     await world.begin()
     await world.after(3.25)
-    ends = [span.until_ms for span in world.spans]
-    assert ends == [1000 * (BEGIN + READ_SECONDS * turn) for turn in range(1, 13)]
+    begins = [span.since_ms for span in world.spans]
+    assert begins == [1000 * (BEGIN + READ_SECONDS * turn) for turn in range(1, 13)]
     assert all(s.until_ms - s.since_ms == 1000 * SPAN_SECONDS for s in world.spans)  # type: ignore[operator]
     assert sorted(check_hour(decode_json(HourlyUsageRecord, value), key)
                   for key, value in world.topic.items()) == [HOUR, HOUR + 1, HOUR + 2]  # fmt: skip
@@ -197,7 +212,7 @@ async def test_hours_without_a_planner_are_read_from_the_log() -> None:
 async def test_no_more_is_read_than_the_log_has_at_the_start_of_an_installation() -> None:
     world = World(lambda hour: 0.3 if hour >= HOUR else None)
     await world.after(4.0)
-    assert world.spans[0].until_ms == 1000 * (BEGIN - BACK_HOURS * HOUR_SECONDS + READ_SECONDS)
+    assert world.spans[0].since_ms == 1000 * (BEGIN - BACK_HOURS * HOUR_SECONDS + READ_SECONDS)
     assert len(world.topic) == 3
     assert world.alerts == []
 
@@ -243,6 +258,53 @@ async def test_a_clock_that_is_set_opens_no_alert(seconds: float) -> None:
     world.clock.jump(seconds)
     await world.after(6.0)
     assert world.alerts == []
+
+
+@pytest.mark.parametrize("days", [2.0, 10.0])
+async def test_a_clock_that_was_ahead_for_minutes_hides_nothing(days: float) -> None:
+    """The log has no windows of the hours that it showed."""
+    world = World(lambda hour: 0.3 if hour < HOUR + 15 else 0.6)
+    await world.begin()
+    await world.after(6.0)
+    world.ahead_seconds = days * 86_400
+    world.clock.jump(world.ahead_seconds)
+    await world.after(0.05)
+    world.clock.jump(-world.ahead_seconds)
+    world.ahead_seconds = 0.0
+    await world.after(66.0)
+    assert [change[:2] for change in world.changes()] == [("opened", None), ("closed", "learned")]
+    assert {check_hour(decode_json(HourlyUsageRecord, value), key)
+            for key, value in world.topic.items()} == {*range(HOUR, HOUR + 72)}  # fmt: skip
+
+
+@pytest.mark.parametrize("window_seconds", [30, 60, 180, 300, 600, 1800])
+async def test_windows_of_all_lengths_are_seen(window_seconds: int) -> None:
+    world = World(doubled, window_seconds)
+    await world.begin()
+    await world.after(48.0)
+    assert world.changes() == LEARNED
+
+
+async def test_an_alert_ends_when_it_is_learned_though_nothing_can_be_read() -> None:
+    world = World(doubled)
+    await world.begin()
+    await world.after(12.0)
+    world.watch._read = world.unreadable
+    await world.after(24.0)
+    assert world.changes() == LEARNED
+
+
+async def test_metrics_say_nothing_about_levels_after_the_lease_is_lost() -> None:
+    world = World(doubled)
+    await world.begin()
+    await world.after(12.0)
+    assert value_of(OPEN) == 1
+    watch = asyncio.create_task(world.watch.run())
+    await asyncio.sleep(0)
+    watch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watch
+    assert [value_of(metric) for metric in (OPEN, WATCHED, LEFT_OUT, HELD_BACK)] == [0] * 4
 
 
 async def test_the_rounds_of_the_planner_do_not_know_alerts_about_levels() -> None:

@@ -7,7 +7,12 @@ import numpy as np
 
 from pipeline.processors.descheduling.relief_alerts import Hopeless, Subject, subject_of
 from pipeline.processors.usage_levels.hourly_usage import HourlyUsage, UsageSubject
-from pipeline.processors.usage_levels.level_changes import AGE_HOURS, DETECTOR, level_changes
+from pipeline.processors.usage_levels.level_changes import (
+    AGE_HOURS,
+    DETECTOR,
+    HOLD_HOURS,
+    level_changes,
+)
 from pipeline.times import format_time, parse_time
 from pipeline.topics.alerts import AlertRecord, CloseReason, LevelChange, LevelRule
 from pipeline.topics.hourly_usage import HOUR_SECONDS
@@ -18,6 +23,10 @@ _NAMED: Final = 3
 _RESOURCES: Final = ("cpu", "memory")
 SMALLEST: Final = {"pool": (0.05, 0.05), "workload": (0.05, 64.0 * 2**20)}
 """Smallest change of cpu and memory: of a pool a share of allocatable, of a pod cores and bytes."""
+
+OPENED_HOURS: Final = {"pool": AGE_HOURS, "workload": 2 * HOLD_HOURS}
+"""A change that is as old opens no alert: it is learned in the same hour, or was held back while
+its pool had an alert."""
 
 
 class Change(NamedTuple):
@@ -58,8 +67,7 @@ def decide(
     end = (usage.newest_hour + 1) * HOUR_SECONDS
     ended: dict[Subject, CloseReason] = {}
     for subject, alert in known.items():
-        since = alert.since if alert.change is None else alert.change.since
-        if end - parse_time(since) >= AGE_HOURS * HOUR_SECONDS:
+        if is_learned(alert, end):
             ended[subject] = "learned"
         elif subject in calm:
             ended[subject] = "returned"
@@ -85,6 +93,12 @@ def decide(
     found += [_found(change, main_pools.get(change.subject, "")) for change in single[:MOST_NEW]]
     held_back = sum(map(len, of_pool.values())) + max(len(single) - MOST_NEW, 0)
     return Decision(found, ended, held_back)
+
+
+def is_learned(alert: AlertRecord, now: float) -> bool:
+    """Whether the change of an alert is so old that the day before has the new level, too."""
+    since = alert.since if alert.change is None else alert.change.since
+    return now - parse_time(since) >= AGE_HOURS * HOUR_SECONDS
 
 
 def _moved_pools(
@@ -116,7 +130,8 @@ def _changes(usage: HourlyUsage) -> tuple[list[Change], set[Subject]]:
                 ),
             )  # fmt: skip
             if change.direction:
-                changes.append(change)
+                if levels.age_hours[row, resource] < OPENED_HOURS[subject.kind]:
+                    changes.append(change)
             elif levels.is_calm[row, resource]:
                 calm.add(_alert_subject(change))
     return changes, calm

@@ -1,12 +1,15 @@
 """Which alerts about levels open and end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
 
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, Subject
 from pipeline.processors.usage_levels.hourly_usage import HourlyUsage, Means, UsageSubject
 from pipeline.processors.usage_levels.level_alerts import MOST_NEW, Decision, decide
 from pipeline.processors.usage_levels.level_changes import AGE_HOURS, HELD_HOURS, KEPT_HOURS
-from pipeline.topics.alerts import LEVEL_RULES
+from pipeline.topics.alerts import LEVEL_RULES, CloseReason
 from pipeline.topics.hourly_usage import HOUR_SECONDS
 
 HOUR = 472_222
@@ -106,3 +109,52 @@ def test_an_alert_about_what_vanished_ends_with_its_time_alone() -> None:
 
 def test_nothing_is_decided_without_usage() -> None:
     assert decide(HourlyUsage(), {}, []) == ([], {}, 0)
+
+
+def _reason(
+    ended: Mapping[Subject, CloseReason], subject: Subject, _pool: str
+) -> CloseReason | None:
+    return ended.get(subject)
+
+
+def replayed(levels: Mapping[UsageSubject, Callable[[int], float]], hours: int) -> list[str]:
+    """The changes of alerts in so many hours, in which usage is `levels(hour)`."""
+    usage, alerts, changes = HourlyUsage(), ReliefAlerts(LEVEL_RULES), list[str]()
+    pools = {subject: "gold" for subject in levels if subject.kind == "workload"}
+    for hour in range(-KEPT_HOURS, hours):
+        usage.put(HOUR + hour, {
+            subject: (level(hour), 0.5 if subject.kind == "pool" else GIB)
+            for subject, level in levels.items()
+        })  # fmt: skip
+        if hour < 0:
+            continue
+        alerts.repeats(at(usage))
+        decision = decide(usage, pools, alerts.open(at(usage)))
+        records = alerts.closed(partial(_reason, decision.ended), at(usage))
+        records += alerts.opened(decision.found, at(usage))
+        changes += [f"{r.rule} {r.reason or r.transition}" for r in records]
+    return changes
+
+
+def _step(begin: int, hour: int) -> float:
+    return 0.3 if hour < begin else 0.6
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        lambda hour: 0.3 if hour < 0 else 0.45 if hour < 20 else 0.7,
+        lambda hour: 0.3 if hour < 0 else 0.45 if hour < 12 else 0.7,
+        lambda hour: 0.3 * 1.35 ** (min(max(hour, 0), 96) / 24),
+    ],
+    ids=["two steps", "two steps in a day", "growth of four days"],
+)
+def test_a_change_that_goes_on_opens_one_alert(level: Callable[[int], float]) -> None:
+    changes = replayed({workload("web"): level}, 160)
+    assert changes == ["workload_cpu_level opened", "workload_cpu_level learned"]
+
+
+def test_workloads_of_a_pool_do_not_open_alerts_when_that_of_the_pool_ends() -> None:
+    levels = {workload(f"w{i}"): partial(_step, i % 6) for i in range(25)}
+    levels[POOL] = partial(_step, 0)
+    assert replayed(levels, 60) == ["pool_cpu_level opened", "pool_cpu_level learned"]

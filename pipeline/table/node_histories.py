@@ -107,7 +107,7 @@ class HistoryStore:
         """The outcomes of calibrated peaks that a node stated last; None if it stated none, or by a
         clock that is ahead."""
         own = self._by_node.get(node)
-        if own is None or not own.outcomes or own.at - now > AHEAD_SECONDS:
+        if own is None or not own.outcomes or not 0.0 <= own.at <= now + AHEAD_SECONDS:
             return None
         outcomes = msgspec.json.decode(own.outcomes, type=NodeOutcomes)
         return StatedOutcomes(round(1000 * own.at), outcomes)

@@ -242,7 +242,9 @@ def read_node_facts(line: bytes) -> NodeFacts:
 
     Raises `UndecodableRecordError` or `InvalidRecordError`.
     """
-    return _cached_facts(line) if len(line) <= _CACHED_BYTES else _decode_facts(line)
+    # Those with the outcomes of a pool come once in half an hour, and not again.
+    is_usual = len(line) <= _CACHED_BYTES and b'"pool_outcomes"' not in line
+    return _cached_facts(line) if is_usual else _decode_facts(line)
 
 
 def _decode_facts(line: bytes) -> NodeFacts:

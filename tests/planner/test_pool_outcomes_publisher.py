@@ -1,6 +1,7 @@
 """Outcomes of node pools from predictions to records, by planners that restart or fail."""
 
 import asyncio
+import re
 
 import msgspec
 import pytest
@@ -93,6 +94,15 @@ async def test_each_pool_has_the_outcomes_of_its_nodes() -> None:
     assert (gold.pool, gold.at, gold.cpu.distribution.weight) == (
         "gold", "2023-11-14T22:13:10Z", 1.0,
     )  # fmt: skip
+    assert await pools.step() == {}
+
+
+async def test_a_prediction_of_an_absurd_time_does_not_count() -> None:
+    pools = Pools({"a": GOLD, "b": GOLD})
+    for name in ("a", "b"):
+        value = prediction(name, offset=2, outcomes=stated())
+        absurd = re.sub(rb'"as_of":"[^"]+"', b'"as_of":"0001-01-01T00:00:00Z"', value)
+        assert pools.store.apply(name.encode(), absurd)
     assert await pools.step() == {}
 
 

@@ -115,10 +115,16 @@ def test_the_sample_is_copied_as_it_was_read() -> None:
 
 
 def test_facts_that_repeat_are_decoded_once() -> None:
-    one, other = decode_window(VALID), decode_window(bytes(bytearray(VALID)))
-    assert one.rows.pods is other.rows.pods
-    assert one.rows.listing is other.rows.listing
-    assert one.node is other.node
+    """Those with the outcomes of a pool differ each time: kept, they would push out the others."""
+    parts = {name: getattr(WINDOW, name) for name in WINDOW.__struct_fields__}
+    facts = msgspec.structs.replace(WINDOW.node, pool_outcomes=None)
+    for node, is_kept in ((facts, True), (WINDOW.node, False)):
+        data = encode_window(type(WINDOW)(**(parts | {"node": node})))
+        one, other = decode_window(data), decode_window(bytes(bytearray(data)))
+        assert one.rows.pods is other.rows.pods
+        assert one.rows.listing is other.rows.listing
+        assert one.node == other.node
+        assert (one.node is other.node) == is_kept
 
 
 def test_the_age_of_a_pod_follows_from_its_creation() -> None:

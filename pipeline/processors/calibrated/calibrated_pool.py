@@ -190,12 +190,12 @@ class CalibratedPool:
         if step <= self._step:
             raise ValueError(f"step {step} is not after step {self._step}")
         horizon, usage = self._horizon, _in_order(usage)
+        self._fill_skipped_blocks(step)
         rows = self._admit(step, usage)
         known = np.where(np.isnan(usage.usage), self._pods["usage"][rows], usage.usage)
         known = np.clip(known, 0.0, usage.limits)
         self._pods["request"][rows] = usage.requests
         self._pods["limit"][rows] = usage.limits
-        self._fill_skipped_blocks(step)
         node_rows = self._nodes.find(usage.nodes)
         is_peak = self._node_peaks(step, node_rows, known, usage.requests)
         pod_history.record(self._pods, rows, known, is_peak, step, horizon)
@@ -210,6 +210,8 @@ class CalibratedPool:
         )
         pod_history.learn_horizons(self._pods, rows, step, horizon, self._experience)
         self._count_known(step)
+        if self._tally is not None and self._step != NEVER:
+            self._tally.fade(step - self._step, horizon)
         self._step = step
         for slot, outcomes in pending_outcomes.ended(self._nodes, self._made_steps, step, horizon):
             if self._known_steps[slot] >= _KNOWN_SHARE * horizon.steps:
@@ -298,7 +300,7 @@ class CalibratedPool:
         unspent = self.risks - outcomes.exceeded.mean(axis=0)
         if self._tally is not None:
             self._tally.add(bins, weight)
-            self._tally.spend(interval, float(unspent[0]), horizon)
+            self._tally.spend(interval, float(unspent[0]))
         else:
             np.add.at(self._pool_margins, bins, weight / len(bins))
         self._nodes["margins"][outcomes.nodes, bins] += weight
@@ -309,9 +311,7 @@ class CalibratedPool:
 
     def _fade(self, steps: int) -> None:
         days = steps / self._horizon.steps_of_days(1.0)
-        if self._tally is not None:
-            self._tally.fade(steps, self._horizon)
-        else:
+        if not self._single_node:
             self._pool_margins *= 0.5 ** (days / pooled_margins.POOL_HALF_LIFE_DAYS)
         self._nodes["margins"][:] *= np.float32(0.5 ** (days / pooled_margins.NODE_HALF_LIFE_DAYS))
 

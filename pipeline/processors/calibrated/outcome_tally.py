@@ -31,8 +31,10 @@ class OutcomeTally:
         self.judged = self.unspent = 0.0
 
     def fade(self, steps: int, horizon: Horizon) -> None:
-        """Let `steps` pass for the outcomes."""
+        """Let `steps` pass."""
         days = steps / horizon.steps_of_days(1.0)
+        factor = 0.5 ** (days / UNSPENT_HALF_LIFE_DAYS)
+        self.judged, self.unspent = self.judged * factor, self.unspent * factor
         self._weights = self._weights * 0.5 ** (days / POOL_HALF_LIFE_DAYS)
         kept = self._weights >= _LEAST_WEIGHT
         self._bins, self._weights = self._bins[kept], self._weights[kept]
@@ -43,13 +45,11 @@ class OutcomeTally:
         self._bins, own = np.unique(np.concatenate([self._bins, bins]), return_inverse=True)
         self._weights = np.bincount(own, weights).astype(np.float64)
 
-    def spend(self, steps: float, unspent: float, horizon: Horizon) -> None:
+    def spend(self, steps: float, unspent: float) -> None:
         """Count a prediction that stands for `steps`; `unspent` is the declared risk less the
         measured one."""
-        half_life = horizon.steps_of_days(UNSPENT_HALF_LIFE_DAYS)
-        factor = 0.5 ** (steps / half_life)
-        self.judged = self.judged * factor + steps
-        self.unspent = self.unspent * factor + steps * unspent
+        self.judged += steps
+        self.unspent += steps * unspent
 
     def forget_risk(self) -> None:
         """Drop what counts for another risk."""

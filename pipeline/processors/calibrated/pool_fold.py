@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated import risk_level
 from pipeline.processors.calibrated.outcome_quantiles import distribution_of, quantiles_of
+from pipeline.processors.calibrated.outcome_tally import UNSPENT_HALF_LIFE_DAYS
 from pipeline.processors.calibrated.pooled_margins import BINS, POOL_HALF_LIFE_DAYS
 from pipeline.times import format_time
 from pipeline.topics.pool_outcomes import (
@@ -23,11 +24,12 @@ from pipeline.topics.pool_outcomes import (
 
 LEAST_NODES: Final = 2
 """Fewer nodes are no pool: a node alone relies on its own outcomes."""
-LATEST_DAYS: Final = 1.0
-"""Outcomes of nodes that stated none for longer count in the margins, not in the level."""
-_OLDEST_DAYS: Final = 20.0
+_OLDEST_DAYS: Final = 1.0
+"""Outcomes of nodes that stated none for longer do not count."""
 _MOST_WEIGHT: Final = 30.0
 """Outcomes that a node has at most, in horizons: an absurd record must not outweigh a pool."""
+_MOST_JUDGED_DAYS: Final = 2 * UNSPENT_HALF_LIFE_DAYS
+"""What was judged of a node has faded to less, with what it predicted in the last horizon."""
 _DAY_SECONDS: Final = 86_400
 _DAY_MS: Final = 1000 * _DAY_SECONDS
 _DIGITS: Final = 4
@@ -106,18 +108,20 @@ def _pooled(
         )
         if is_known
         else None,
-        level=_level([own for days, own in stated if days <= LATEST_DAYS], risk, horizon_seconds),
+        level=_level([own for _, own in stated], risk, horizon_seconds),
     )
 
 
 def _level(stated: Sequence[ResourceOutcomes], risk: float, horizon_seconds: int) -> float | None:
     """The level of risk of a pool. The more was judged of a node, the more it counts."""
-    judged = np.array([own.judged_days for own in stated])
+    judged = np.minimum([own.judged_days for own in stated], _MOST_JUDGED_DAYS)
     if not judged.any():
         return None
     weights = judged / judged.sum()
-    unspent = weights @ [own.unspent_days for own in stated]
-    running = weights @ [own.running_days for own in stated]
+    # Nobody can spend more than all that was judged, nor leave more than the risk.
+    longest = np.minimum(judged, horizon_seconds / _DAY_SECONDS)
+    unspent = weights @ np.clip([own.unspent_days for own in stated], -judged, risk * judged)
+    running = weights @ np.clip([own.running_days for own in stated], -longest, risk * longest)
     repayment = risk_level.repayment_steps(horizon_seconds, _DAY_SECONDS) / _DAY_SECONDS
     risks = np.array([risk])
     bounded = risk_level.bounded(np.array([unspent]), risks, repayment)

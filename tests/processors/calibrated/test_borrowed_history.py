@@ -69,6 +69,15 @@ def test_an_absence_repeats_the_last_day() -> None:
     assert history(pool, 2, range(28, 37)) == [28, 29, 6, 7, 8, 9, 10, 11, 99]
 
 
+def test_an_absence_while_nothing_is_known_of_the_node_repeats_the_last_day_too() -> None:
+    pool, day = new_pool(), [float(10 + hour) for hour in range(24)]
+    for step in range(48):
+        observe(pool, step, {1: day[step % 24]})
+    observe(pool, 48 + 60, {2: 5.0})
+    assert history(pool, 2, range(48, 48 + 60)) == [day[step % 24] for step in range(48, 108)]
+    assert history(pool, 2, range(108, 109)) == [5.0]
+
+
 def test_an_absence_repeats_all_of_a_history_below_a_day() -> None:
     pool = new_pool()
     for step, used in enumerate((10.0, 20.0, 30.0)):

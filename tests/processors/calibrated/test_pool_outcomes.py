@@ -103,7 +103,7 @@ def test_a_tally_is_bounded_and_restored_exactly() -> None:
     for _ in range(3000):
         tally.fade(6, HORIZON)
         tally.add(random.integers(0, BINS, 1), 0.25)
-        tally.spend(6.0, float(random.normal(0.0, 0.1)), HORIZON)
+        tally.spend(6.0, float(random.normal(0.0, 0.1)))
     state = tally.state()
     assert len(state["bins"]) <= 8 * 300
     assert len(encode_json(pool_of(*[NodeOutcomes(
@@ -114,6 +114,23 @@ def test_a_tally_is_bounded_and_restored_exactly() -> None:
     other.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(state)))
     assert other.state() == state
     assert other.record(1.0, 0.5, HORIZON) == tally.record(1.0, 0.5, HORIZON)
+
+
+def test_outcomes_of_an_idle_node_fade() -> None:
+    pool = CalibratedPool(HORIZON, (RISK,), single_node=True)
+    stream = list(stationary(1, 24 * 4, nodes=1))
+    for step, usage in stream:
+        pool.observe(step, usage)
+        pool.predict()
+    before = pool.outcomes()
+    nothing, none = np.zeros(0, np.int64), np.zeros(0)
+    for step in range(24 * 4, 24 * 34):
+        pool.observe(step, PodUsage(nothing, nothing, none, none, none))
+        pool.predict()
+    after = pool.outcomes()
+    assert before.distribution is not None
+    assert after.distribution is None or after.distribution.weight < before.distribution.weight / 30
+    assert after.judged_days < before.judged_days / 100
 
 
 @pytest.mark.parametrize(
@@ -170,14 +187,14 @@ def test_many_nodes_weigh_as_much_as_one() -> None:
     assert weight_of(node(weight=7.0), node(weight=7.0), *young) > 3.0
 
 
-def test_old_outcomes_fade_and_do_not_steer_the_level() -> None:
-    fresh, debtor = node(0.0), node(0.0, unspent=-1.0)
-    record = pool_of(fresh, debtor, ages=(0.0, 5.0))
-    assert weight_of(fresh, debtor, ages=(0.0, 5.0)) == pytest.approx((1 + 0.5**2) / 1.5, abs=1e-4)
-    assert record.cpu.level == RISK
-    assert pool_outcomes("gold", [
-        StatedOutcomes(AT_MS, fresh), StatedOutcomes(AT_MS - 21 * DAY_MS, debtor)
-    ]) is None  # fmt: skip
+def test_outcomes_fade_and_do_not_count_after_a_day() -> None:
+    faded = 0.5 ** (0.5 / pooled_margins.POOL_HALF_LIFE_DAYS)
+    expected = (1 + faded**2) / (1 + faded)
+    assert weight_of(node(), node(), ages=(0.0, 0.5)) == pytest.approx(expected, abs=1e-4)
+    debtor = node(1.0, unspent=-1.0)
+    assert pool_of(node(), node(), debtor, ages=(0.0, 0.0, 1.1)) == pool_of(node(), node())
+    stated = [StatedOutcomes(AT_MS, node()), StatedOutcomes(AT_MS - 2 * DAY_MS, debtor)]
+    assert pool_outcomes("gold", stated) is None
 
 
 @pytest.mark.parametrize(
@@ -191,7 +208,7 @@ def test_the_level_repays_a_debt_within_bounds(unspent: float, level: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("running", "level"), [(-0.01, 0.75), (-0.04, 0.25), (-1.0, 0.25), (0.01, 1.25), (1.0, 2.0)]
+    ("running", "level"), [(-0.01, 0.75), (-0.04, 0.25), (-1.0, 0.25), (0.01, 1.25), (1.0, 1.5)]
 )
 def test_running_predictions_move_the_level_further(running: float, level: float) -> None:
     record = pool_of(node(running=running), node(running=running))
@@ -210,6 +227,27 @@ def test_an_absurd_node_does_not_outweigh_a_pool() -> None:
     assert distribution is not None
     assert distribution.weight < 9.0
     assert distribution.quantiles[PROBABILITIES.index(0.75)] == 0.0
+
+
+@pytest.mark.parametrize("days", [-1e4, 1e4])
+def test_an_absurd_node_hardly_moves_the_level(days: float) -> None:
+    honest = [node()] * 50
+    for absurd in (
+        node(judged=0.01, running=days), node(judged=0.01, unspent=days),
+        node(judged=1e4, running=days), node(judged=1e4, unspent=days),
+    ):  # fmt: skip
+        level = pool_of(absurd, *honest).cpu.level
+        assert level is not None
+        # A node that spent all of its risk at once may count as much as six others.
+        assert 0.25 * RISK <= level <= 1.5 * RISK
+        if absurd.cpu.judged_days < 1.0:
+            assert level == pytest.approx(RISK, rel=0.02)
+
+
+def test_levels_of_high_risks_can_be_read() -> None:
+    nodes = [node(running=1e4, unspent=1e4, risk=0.5) for _ in range(3)]
+    record = pool_of(*nodes)
+    assert decode_json(PoolOutcomesRecord, encode_json(record)) == record
 
 
 def test_nodes_of_another_risk_or_horizon_do_not_count_while_settings_change() -> None:

@@ -193,12 +193,16 @@ class _Archiver:
                 self._commit()
 
     async def _source(self, follower: Follower) -> Log:
+        cluster = await follower.cluster_id()
         ids = await follower.topic_ids()
-        if ids and self._topic not in ids:
+        # A broker that is too old to tell ids tells no cluster either.
+        if cluster and self._topic not in ids:
             raise TopicDriftError(f"topic {self._topic} is missing")
         firsts, ends = await follower.beginnings(), await follower.ends()
+        if await follower.topic_ids() != ids:
+            raise LostOffsetError(f"{self._topic} was deleted or recreated")
         bounds = [(firsts[tp], ends[tp]) for tp in follower.assigned]
-        return Log(self._topic, await follower.cluster_id(), ids.get(self._topic, ""), bounds)
+        return Log(self._topic, cluster, ids.get(self._topic, ""), bounds)
 
     def _begin(self, source: Log, follower: Follower) -> None:
         """Continue where the newest segment ends."""
@@ -251,7 +255,8 @@ class _Archiver:
         self._probe_at = self._clock.monotonic() + _PROBE_SECONDS
         segment = self._open_segment
         ids, ends = await follower.topic_ids(), await follower.ends()
-        if ids and ids.get(self._topic) != segment.source.topic_id:
+        topic_id = segment.source.topic_id
+        if topic_id and ids.get(self._topic) != topic_id:
             raise LostOffsetError(f"{self._topic} was deleted or recreated")
         if any(ends[tp] < position for tp, position in follower.positions.items()):
             raise LostOffsetError(f"{self._topic} ends before its next offset")

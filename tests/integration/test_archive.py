@@ -199,20 +199,28 @@ async def test_what_retention_removed_is_a_gap(kafka: KafkaSettings, tmp_path: P
     assert newest.gaps == ()
 
 
+@pytest.mark.parametrize("is_missed", [False, True])
 async def test_a_recreated_topic_is_archived_from_its_beginning(
-    kafka: KafkaSettings, tmp_path: Path
+    kafka: KafkaSettings, tmp_path: Path, is_missed: bool
 ) -> None:
+    """A broker tells no id of a topic that it does not have: while it is missing nothing may be
+    taken for the topic of before."""
     await create_topic(kafka)
     log = tmp_path / "log"
     archive = tmp_path / "archive"
+    topic = WINDOWS.full_name(kafka.topic_prefix)
     await send(kafka, WINDOWS, *records_of(5))
     with following(kafka, archive, "--file-seconds", "1", log=log) as process:
         assert await asyncio.to_thread(
             eventually, lambda: archive.exists() and archive_files(archive)
         )
         async with admin_client(client_options(kafka)) as admin:
-            await admin.delete_topics([WINDOWS.full_name(kafka.topic_prefix)])
+            await admin.delete_topics([topic])
         await asyncio.sleep(1)
+        if is_missed:
+            assert await asyncio.to_thread(
+                eventually, lambda: f"topic {topic} is missing" in log.read_text(), 60
+            )
         await create_topic(kafka)
         await send(kafka, WINDOWS, *records_of(3, first=100))
         assert await asyncio.to_thread(

@@ -7,12 +7,9 @@ from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
 from actuators.planner.level_watch import LevelWatch, log_reader, read_hours
-from actuators.planner.pool_means_publisher import (
-    LOOK_SECONDS,
-    PoolMeansPublisher,
-    read_pools_on_topic,
-)
+from actuators.planner.pool_means_publisher import LOOK_SECONDS, PoolMeansPublisher
 from actuators.planner.pool_outcomes_publisher import PoolOutcomesPublisher
+from actuators.planner.pool_records import read_pools_on_topic
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from actuators.planner.threshold_proposals import PROPOSAL_SECONDS, PROPOSED, set_proposals

@@ -6,25 +6,16 @@ record that is not delivered is written again with the next look. Pools that a f
 published, and that no longer exist, get their tombstone from the next one.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
+from actuators.planner.pool_records import Write, written
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, KeyMismatchError
-from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import open_follower, topic_partitions
-from pipeline.kafka.producer import Keyed
-from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
 from pipeline.processors.hot_nodes.pool_means import has_moved, pool_means
-from pipeline.settings import KafkaSettings
 from pipeline.table import Table
 from pipeline.table.pool_usage import pool_usage
-from pipeline.topics.codec import encode_json
-from pipeline.topics.pool_means import PoolMeansRecord, pool_key, pool_of_key
-from pipeline.topics.registry import FLEET
-
-log = get_logger(__name__)
+from pipeline.topics.pool_means import MEANS, PoolMeansRecord
 
 RECORDS = counter(
     "planner_pool_means", "Records of the means of node pools: published, or lost (not delivered).",
@@ -38,9 +29,6 @@ UNKNOWN = gauge(
 
 LOOK_SECONDS: Final = 5.0
 REPEAT_SECONDS: Final = 60.0
-
-Write = Callable[[Keyed], Awaitable[None]]
-"""Writes a record to partition 0 of `fleet` and awaits its delivery. Raises `KafkaError`."""
 
 
 class PoolMeansPublisher:
@@ -77,17 +65,8 @@ class PoolMeansPublisher:
             (pool, record) for pool, record in means.items() if self._is_due(record)
         ]
         due += [(pool, None) for pool in sorted(self.on_topic - means.keys())]
-        for pool, record in due:
-            if not self._may_publish():
-                return
-            value = None if record is None else encode_json(record)
-            try:
-                await self._write(Keyed(pool_key(pool), value))
-            except KafkaError as error:
-                RECORDS.labels("lost").inc()
-                log.warning("means of a pool are not delivered", pool=pool, why=error.message)
-                return
-            RECORDS.labels("published").inc()
+        records = written(due, MEANS, self._write, self._may_publish, RECORDS)
+        async for pool, record in records:
             if record is None:
                 self.on_topic.discard(pool)
                 self._published.pop(pool, None)
@@ -101,19 +80,3 @@ class PoolMeansPublisher:
         published_at, before = self._published[record.pool]
         is_old = self._clock.monotonic() - published_at >= REPEAT_SECONDS
         return is_old or has_moved(before, record)
-
-
-async def read_pools_on_topic(kafka: KafkaSettings, kind: bytes) -> set[str]:
-    """The pools that have a record of this kind on `fleet` now. Raises `KafkaError`."""
-    pools: set[str] = set()
-    async with open_follower(client_options(kafka), topic_partitions(kafka, FLEET)) as follower:
-        await follower.begin()
-        async for records in follower.read_to_end():
-            for record in records:
-                try:
-                    pool = pool_of_key(record.key, kind)
-                except KeyMismatchError:
-                    continue
-                if pool is not None:
-                    (pools.discard if record.value is None else pools.add)(pool)
-    return pools

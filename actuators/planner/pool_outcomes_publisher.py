@@ -6,22 +6,16 @@ leader published, and that have no outcomes any more, get their tombstone.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from actuators.planner.pool_records import Write, written
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError
-from pipeline.kafka.producer import Keyed
-from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.processors.calibrated.pool_fold import StatedOutcomes, pool_outcomes
 from pipeline.table import Table
 from pipeline.table.node_histories import HistoryStore, pool_members
-from pipeline.topics.codec import encode_json
-from pipeline.topics.pool_means import pool_key
 from pipeline.topics.pool_outcomes import OUTCOMES, PoolOutcomesRecord
-
-log = get_logger(__name__)
 
 RECORDS = counter(
     "planner_pool_outcomes",
@@ -30,9 +24,6 @@ RECORDS = counter(
 )
 
 PUBLISH_SECONDS: Final = 600.0
-
-Write = Callable[[Keyed], Awaitable[None]]
-"""Writes a record to partition 0 of `fleet` and awaits its delivery. Raises `KafkaError`."""
 
 
 class PoolOutcomesPublisher:
@@ -70,17 +61,8 @@ class PoolOutcomesPublisher:
             if self._published.get(pool) != record
         ]
         due += [(pool, None) for pool in sorted(self.on_topic - outcomes.keys())]
-        for pool, record in due:
-            if not self._may_publish():
-                return
-            value = None if record is None else encode_json(record)
-            try:
-                await self._write(Keyed(pool_key(pool, OUTCOMES), value))
-            except KafkaError as error:
-                RECORDS.labels("lost").inc()
-                log.warning("outcomes of a pool are not delivered", pool=pool, why=error.message)
-                return
-            RECORDS.labels("published").inc()
+        records = written(due, OUTCOMES, self._write, self._may_publish, RECORDS)
+        async for pool, record in records:
             if record is None:
                 self.on_topic.discard(pool)
                 self._published.pop(pool, None)

@@ -21,8 +21,9 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.backtest.protocol import Outcomes, outcomes
 from pipeline.processors.backtest.suites import PUBLIC, Suite
 from pipeline.processors.backtest.trace import MEBIBYTE, Trace
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.sources.trace_folders import read_dataset
 

@@ -9,8 +9,9 @@ import numpy as np
 from pipeline.errors import PredictorError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.backtest.trace import MEBIBYTE, Trace
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.model.model_config import RESOURCES
 
 CALIBRATED: Final = "calibrated-pool"

@@ -19,10 +19,11 @@ import numpy as np
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.calibrated.borrowed_history import NO_WORKLOAD
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
 from pipeline.processors.calibrated.pod_history import history_bytes
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pool_fold import margins
 from pipeline.topics import workloads as topics
 from pipeline.topics.codec import decode_json, encode_json

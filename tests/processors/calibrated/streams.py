@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_usage import PodUsage
 
 HORIZON = Horizon(steps=24, step_seconds=3600)
 """Steps of an hour: a day is 24 steps."""

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage, PoolPeaks
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PoolPeaks
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from tests.processors.calibrated.streams import RISKS, stationary
 
 _HORIZON = Horizon(24, 3600)
@@ -38,14 +39,14 @@ def observe(
 
 def history(pool: CalibratedPool, pod: int, steps: range) -> list[float]:
     """The highest usage of a pod in each of these hours."""
-    row = int(pool._pods.find(np.array([pod]))[0])
-    ring: FloatArray = pool._pods["maxima"][row]
+    row = int(pool._state.pods.find(np.array([pod]))[0])
+    ring: FloatArray = pool._state.pods["maxima"][row]
     hours: list[float] = ring[np.array(steps) % len(ring)].tolist()
     return hours
 
 
 def first_step(pool: CalibratedPool, pod: int) -> int:
-    return int(pool._pods["first_step"][pool._pods.find(np.array([pod]))[0]])
+    return int(pool._state.pods["first_step"][pool._state.pods.find(np.array([pod]))[0]])
 
 
 def test_a_pod_continues_the_history_of_the_one_that_it_replaces() -> None:
@@ -151,7 +152,7 @@ def test_each_run_of_a_cron_job_borrows_from_the_last(every: int) -> None:
         if run:
             assert first_step(pool, 100 + step) == 0
             peaks.append(float(result.peaks[0, 1]))
-        assert len(pool._departed) <= 1
+        assert len(pool._state.departed) <= 1
     # The requests are 200.
     assert all(30.0 < peak < 150.0 for peak in peaks[-5:])
 
@@ -178,7 +179,7 @@ def test_jobs_with_ever_new_pods_do_not_push_out_other_workloads() -> None:
             of_one_job | of_another | without,
             dict.fromkeys(of_one_job, 5) | dict.fromkeys(of_another, step) | {2_000 + step: _NONE},
         )
-        assert len(pool._departed) <= 4
+        assert len(pool._state.departed) <= 4
     observe(pool, 100, {3: 1.0, 4: 1.0}, {3: 7, 4: 8})
     assert [first_step(pool, pod) for pod in (3, 4)] == [0, 0]
 
@@ -209,7 +210,7 @@ def test_borrowed_first_horizons_are_no_experience_of_strangers() -> None:
     for step in range(20, 60):
         observe(pool, step, {20: 10.0})
     # That of the pod of step 0, which ended at once.
-    assert pool._experience.first_windows().tolist() == [pytest.approx([0.1] + [0.0] * 24)]
+    assert pool._state.experience.first_windows().tolist() == [pytest.approx([0.1] + [0.0] * 24)]
 
 
 def _renamed(seed: int, steps: int, every: int, workloads: bool) -> list[tuple[int, PodUsage]]:
@@ -281,13 +282,16 @@ def test_histories_under_random_churn(seed: int) -> None:
         pool.predict()
         mixed.predict()
         assert pool.state() == mixed.state()
-        rows, departed = pool._pods.rows, pool._departed
+        rows, departed = pool._state.pods.rows, pool._state.departed
         assert len(departed) <= 3
         assert (departed.find(ids) < 0).all()
         for pod, workload in zip(ids.tolist(), workloads.tolist(), strict=True):
             began.setdefault(workload if workload >= 0 else -1 - pod, step)
         firsts = zip(
-            ids.tolist(), workloads.tolist(), pool._pods["first_step"][rows].tolist(), strict=True
+            ids.tolist(),
+            workloads.tolist(),
+            pool._state.pods["first_step"][rows].tolist(),
+            strict=True,
         )
         for pod, workload, first in firsts:
             assert began[workload if workload >= 0 else -1 - pod] <= first <= step

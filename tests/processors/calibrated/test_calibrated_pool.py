@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage, PoolPeaks
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PoolPeaks
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pooled_margins import BINS
 from tests.processors.calibrated.streams import HORIZON, RISKS, new_pool, stationary
 
@@ -163,7 +164,7 @@ def test_pods_use_in_a_gap_what_they_used_last() -> None:
     restored = CalibratedPool(Horizon(144, 300), RISKS, single_node=True)
     restored.restore(pool.state())
     assert len(ring) == 4 * Horizon(144, 300).ring_blocks
-    maxima = restored._pods["maxima"][0, : 60 // block + 1]
+    maxima = restored._state.pods["maxima"][0, : 60 // block + 1]
     assert maxima.tolist() == [70.0] * (60 // block) + [50.0]
 
 

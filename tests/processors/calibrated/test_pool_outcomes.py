@@ -9,9 +9,10 @@ import pytest
 
 from pipeline.errors import RecordError
 from pipeline.processors.calibrated import pooled_margins
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.outcome_quantiles import distribution_of, quantiles_of
 from pipeline.processors.calibrated.outcome_tally import OutcomeTally
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pool_fold import StatedOutcomes, margins, pool_outcomes
 from pipeline.processors.calibrated.pooled_margins import BINS
 from pipeline.topics.codec import decode_json, encode_json

@@ -12,11 +12,12 @@ import pytest
 from pipeline.errors import CheckpointError, PredictorError
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES
 from pipeline.processors.arrays import FloatArray
-from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PodUsage
+from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
 from pipeline.processors.calibrated.node_pools import NodePools, horizon_of
 from pipeline.processors.calibrated.pod_history import history_bytes
+from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.model import day_slots
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.learner import MAX_PODS
@@ -232,7 +233,7 @@ def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -
     bank.store.models.store["recent"][node.pod_rows] = np.moveaxis(codes, 0, 1)
     pools = bank.store.slots["calibrated_pools"][node.slot]
     for pool in pools._pools:
-        for rows in (pool._pods, pool._departed):
+        for rows in (pool._state.pods, pool._state.departed):
             for ring in ("maxima", "at_node_peak"):
                 values = rows[ring]
                 values[...] = random.lognormal(5.0, 0.5, values.shape)
@@ -243,7 +244,7 @@ def test_the_state_of_the_most_pods_fits_into_a_record(horizon_seconds: float) -
     largest = pools._ids_of(tuple(uids))[asked > MAX_PODS - kept]
     assert pools._pools[0].knows(largest).all()
     assert [pool.size[0] for pool in pools._pools] == [kept, kept]
-    assert [len(pool._departed) for pool in pools._pools] == [departed, departed]
+    assert [len(pool._state.departed) for pool in pools._pools] == [departed, departed]
     assert 0.9 < len(pools.pack()) / (HISTORY_BYTES + DEPARTED_BYTES) < 1.1
     # The others count their requests.
     assert prod(bank)["arrived"] == pytest.approx(asked[asked <= MAX_PODS - kept].sum() / 1000.0)

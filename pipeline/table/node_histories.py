@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
+from pipeline.kafka.refused_records import refuse
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.calibrated.pool_fold import StatedOutcomes
 from pipeline.processors.hot_nodes.threshold_advice import NodeHistories, Present
@@ -24,7 +25,7 @@ from pipeline.table.node_names import RowArray
 from pipeline.table.state_table import Table
 from pipeline.times import parse_time, time_or_none
 from pipeline.topics.alerts import RULES
-from pipeline.topics.codec import decode_json
+from pipeline.topics.codec import DECODE_ERRORS, decode_error, decode_json
 from pipeline.topics.hot_node_policy import DEFAULT_POOL, HotNodePolicy
 from pipeline.topics.pool_outcomes import NodeOutcomes
 from pipeline.topics.predictions import EntityPeaks
@@ -42,7 +43,7 @@ class _Prediction(Result, frozen=True, kw_only=True, gc=False):
 
     node_peaks: EntityPeaks = EntityPeaks()
     classes: dict[str, EntityPeaks] = msgspec.field(default_factory=dict)
-    outcomes: NodeOutcomes | None = None
+    outcomes: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _History(NamedTuple):
@@ -89,8 +90,8 @@ class HistoryStore:
             values = _values(record)
         except OverflowError as error:
             raise InvalidRecordError(f"a count is too large: {error}") from error
-        outcomes = b"" if record.outcomes is None else msgspec.json.encode(record.outcomes)
-        self._by_node[node] = _History(record.position, parse_time(record.as_of), values, outcomes)
+        at, outcomes = parse_time(record.as_of), _outcomes(record)
+        self._by_node[node] = _History(record.position, at, values, outcomes)
         return True
 
     def forget(self, before: float) -> None:
@@ -111,6 +112,17 @@ class HistoryStore:
             return None
         outcomes = msgspec.json.decode(own.outcomes, type=NodeOutcomes)
         return StatedOutcomes(round(1000 * own.at), outcomes)
+
+
+def _outcomes(record: _Prediction) -> bytes:
+    """The outcomes that a prediction states, encoded; none if they are invalid, which costs nothing
+    else of it."""
+    try:
+        outcomes = msgspec.json.decode(record.outcomes, type=NodeOutcomes | None)
+    except DECODE_ERRORS as error:
+        refuse("outcomes", decode_error("outcomes", error), node=record.node)
+        return b""
+    return b"" if outcomes is None else msgspec.json.encode(outcomes)
 
 
 def _values(record: _Prediction) -> FloatArray:

@@ -11,6 +11,7 @@ from actuators.planner.pool_outcomes_publisher import PUBLISH_SECONDS, PoolOutco
 from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError
 from pipeline.kafka.producer import Keyed
+from pipeline.kafka.refused_records import REFUSED
 from pipeline.table.limits import AHEAD_SECONDS
 from pipeline.table.node_histories import HistoryStore
 from pipeline.topics.codec import decode_json
@@ -24,7 +25,7 @@ from pipeline.topics.pool_outcomes import (
     PoolOutcomesRecord,
     ResourceOutcomes,
 )
-from tests.metric_values import value_of
+from tests.metric_values import sum_of, value_of
 from tests.planner.test_pool_means_publisher import put_node
 from tests.table.records import NOW, node_state, table_of
 from tests.table.test_node_histories import prediction
@@ -192,14 +193,23 @@ async def test_it_publishes_every_ten_minutes() -> None:
     assert len(pools.records) == 2
 
 
-@pytest.mark.parametrize("field", ["weight", "judged_days"])
-async def test_absurd_outcomes_are_refused_with_their_prediction(field: str) -> None:
-    pools = Pools({"a": GOLD, "b": GOLD})
-    value = prediction("a", offset=2, outcomes=stated()).replace(
-        f'"{field}":1.0'.encode(), f'"{field}":1e300'.encode()
-    )
-    with pytest.raises(Exception, match="breaks its schema"):
-        pools.store.apply(b"a", value)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"weight":1.0', b'"weight":1e300'), (b'"judged_days":1.0', b'"judged_days":1e300'),
+        (b'"outcomes":{', b'"outcomes":7,"later":{'),
+    ],
+)  # fmt: skip
+async def test_invalid_outcomes_cost_nothing_else_of_their_prediction(
+    old: bytes, new: bytes
+) -> None:
+    pools = Pools({"a": GOLD, "b": GOLD, "c": GOLD})
+    before = sum_of(REFUSED, source="outcomes")
+    value = prediction("a", offset=2, outcomes=stated())
+    assert old in value
+    assert pools.store.apply(b"a", value.replace(old, new, 1))
+    assert sum_of(REFUSED, source="outcomes") == before + 1
+    assert pools.store.values("a", NOW)[0, 0] == 2.0
     (record,) = (await pools.step()).values()
     assert record is not None
     assert record.nodes == 2

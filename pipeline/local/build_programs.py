@@ -1,5 +1,5 @@
-"""Build the local control plane (`deploy/controlplane`), and Prometheus and Alertmanager
-(`deploy/prometheus`, `deploy/alertmanager`).
+"""Build the local control plane (`deploy/controlplane`), Prometheus with promtool
+(`deploy/prometheus`), and Alertmanager (`deploy/alertmanager`).
 
 Programs are cached in a directory named by the hash of their sources. A finished program is moved
 there atomically, and a file lock serializes builds. Programs in the directory KUBEBUILDER_ASSETS
@@ -42,6 +42,8 @@ PROGRAMS: Final = (*_KUBERNETES, "kwok")
 _FILES: Final = ("main.go", "go.mod", "go.sum", "kwok/go.mod", "kwok/go.sum")
 _MODULE_FILES: Final = ("go.mod", "go.sum")
 _BUILD: Final = ("build", "-trimpath", "-mod=readonly")
+# Without service discovery, and so without the clients of two dozen clouds.
+_NO_CLOUDS: Final = ("-tags", "remove_all_sd")
 _SCRATCH_PREFIX: Final = "building-"
 _STRIP_FLAGS: Final = "-s -w"
 _PROGRESS_SECONDS: Final = 15.0
@@ -84,9 +86,20 @@ def ensure_prometheus(
     """Return the path of Prometheus, and build it first if it is missing. Raises
     `ControlPlaneBuildError` if the build fails."""
     what = "building Prometheus {version} with Go {go}; takes three minutes on two cores"
-    # Without service discovery, and so without the clients of two dozen clouds.
-    flags = ("-tags", "remove_all_sd")
-    return _ensure_program("github.com/prometheus/prometheus", sources, what, report, *flags)
+    return _ensure_program(
+        "github.com/prometheus/prometheus/cmd/prometheus", sources, what, report, *_NO_CLOUDS
+    )
+
+
+def ensure_promtool(
+    sources: Path = PROMETHEUS_SOURCES, *, report: Report = print_to_stderr
+) -> Path:
+    """Return the path of promtool, which checks metrics pages and rules, and build it first if it
+    is missing. Raises `ControlPlaneBuildError` if the build fails."""
+    what = "building promtool {version} with Go {go}; takes two minutes on two cores"
+    return _ensure_program(
+        "github.com/prometheus/prometheus/cmd/promtool", sources, what, report, *_NO_CLOUDS
+    )
 
 
 def ensure_alertmanager(
@@ -95,7 +108,9 @@ def ensure_alertmanager(
     """Return the path of Alertmanager, and build it first if it is missing. Raises
     `ControlPlaneBuildError` if the build fails."""
     what = "building Alertmanager {version} with Go {go}; takes a minute on two cores"
-    return _ensure_program("github.com/prometheus/alertmanager", sources, what, report)
+    return _ensure_program(
+        "github.com/prometheus/alertmanager/cmd/alertmanager", sources, what, report
+    )
 
 
 def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_stderr) -> Path:
@@ -113,14 +128,14 @@ def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_st
     return folder / name
 
 
-def _ensure_program(module: str, sources: Path, what: str, report: Report, *flags: str) -> Path:
-    """The program of `module` that has its name, built if it is missing."""
-    name = module.rpartition("/")[2]
-    folder = _cache_folder(sources, _MODULE_FILES, name)
+def _ensure_program(package: str, sources: Path, what: str, report: Report, *flags: str) -> Path:
+    """The program of `package`, built if it is missing."""
+    module, _, name = package.partition("/cmd/")
+    folder = _cache_folder(sources, _MODULE_FILES, module.rpartition("/")[2])
     if not (folder / name).exists():
         go = find_go()
         with _locked_build_folder(folder, report, name.capitalize()) as scratch:
-            _build_program(go, module, what, sources, scratch, report, *flags)
+            _build_program(go, package, what, sources, scratch, report, *flags)
     return folder / name
 
 
@@ -143,7 +158,7 @@ def _build(sources: Path, folder: Path, report: Report) -> None:
     with _locked_build_folder(folder, report, "the control plane") as scratch:
         _build_kubernetes(go, sources, scratch, report)
         what = "building KWOK {version}, which simulates kubelets; takes another minute"
-        _build_program(go, "sigs.k8s.io/kwok", what, sources / "kwok", scratch, report)
+        _build_program(go, "sigs.k8s.io/kwok/cmd/kwok", what, sources / "kwok", scratch, report)
 
 
 @contextmanager
@@ -188,17 +203,16 @@ def _build_kubernetes(go: Go, sources: Path, scratch: Path, report: Report) -> N
 
 
 def _build_program(
-    go: Go, module: str, what: str, sources: Path, scratch: Path, report: Report, *flags: str
+    go: Go, package: str, what: str, sources: Path, scratch: Path, report: Report, *flags: str
 ) -> None:
-    """Build the program of `module` that has its name."""
-    name = module.rpartition("/")[2]
+    """Build the program of `package`, whose path is `<module>/cmd/<program>`."""
+    module, _, name = package.partition("/cmd/")
     folder = scratch.parent
     if (folder / name).exists():
         return
     version = _required_version(sources / "go.mod", module)
     report(what.format(version=version, go=go.version))
     binary = scratch / name
-    package = f"{module}/cmd/{name}"
     _run(go, [*flags, "-ldflags", _STRIP_FLAGS, "-o", str(binary), package], sources, report)
     binary.replace(folder / name)
 
@@ -255,6 +269,7 @@ def main() -> None:
     for name, path in ensure_programs().items():
         sys.stdout.write(f"{name:24} {path}\n")
     sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")
+    sys.stdout.write(f"{'promtool':24} {ensure_promtool()}\n")
     sys.stdout.write(f"{'alertmanager':24} {ensure_alertmanager()}\n")
 
 

@@ -16,6 +16,7 @@ from pipeline.local.build_programs import (
     ensure_alertmanager,
     ensure_programs,
     ensure_prometheus,
+    ensure_promtool,
 )
 
 pytestmark = pytest.mark.slow
@@ -119,22 +120,28 @@ def test_go_modules_pin_the_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ensure"), [("prometheus", ensure_prometheus), ("alertmanager", ensure_alertmanager)]
+    ("module", "ensured"),
+    [
+        ("prometheus", {"prometheus": ensure_prometheus, "promtool": ensure_promtool}),
+        ("alertmanager", {"alertmanager": ensure_alertmanager}),
+    ],
 )
-def test_a_program_of_one_module_is_built_once(
-    sources: Path, name: str, ensure: Callable[..., Path]
+def test_programs_of_a_module_are_built_once(
+    sources: Path, module: str, ensured: dict[str, Callable[..., Path]]
 ) -> None:
-    folder = sources.parent / name
-    (folder / "cmd" / name).mkdir(parents=True)
-    module = f"module github.com/prometheus/{name}\n\ngo 1.26.0\n\n"
-    (folder / "go.mod").write_text(module + f"// github.com/prometheus/{name} v0.1.2\n")
+    folder = sources.parent / module
+    path = f"github.com/prometheus/{module}"
+    for name in ensured:
+        (folder / "cmd" / name).mkdir(parents=True)
+        (folder / "cmd" / name / "main.go").write_text(MAIN)
+    (folder / "go.mod").write_text(f"module {path}\n\ngo 1.26.0\n\n// {path} v0.1.2\n")
     (folder / "go.sum").touch()
-    (folder / "cmd" / name / "main.go").write_text(MAIN)
-    progress: list[str] = []
-    built = ensure(folder, report=progress.append)
-    assert progress[0].startswith(f"building {name.capitalize()} v0.1.2 with Go 1.")
-    assert built.parent.parent.name == name
-    assert subprocess.check_output([built], text=True) == f"{name}\n"
-    assert ensure(folder, report=pytest.fail) == built
-    with pytest.raises(ControlPlaneBuildError, match="cannot read"):
-        ensure(folder / "none", report=print)
+    for name, ensure in ensured.items():
+        progress: list[str] = []
+        built = ensure(folder, report=progress.append)
+        assert progress[0].lower().startswith(f"building {name} v0.1.2 with go 1.")
+        assert built.parent.parent.name == module
+        assert subprocess.check_output([built], text=True) == f"{name}\n"
+        assert ensure(folder, report=pytest.fail) == built
+        with pytest.raises(ControlPlaneBuildError, match="cannot read"):
+            ensure(folder / "none", report=print)

@@ -96,7 +96,7 @@ def prepare(plane: ControlPlane) -> None:
     """Create the objects that the roles need."""
     for namespace in ("springtide-system", "koordinator-system"):
         plane.kubectl("create", "namespace", namespace)
-    plane.kubectl("apply", "-f", str(ROOT / "deploy/crds"))
+    plane.kubectl("apply", "-f", str(ROOT / "deploy/chart/crds"))
     apply(plane, node(MEASURED), node(UNMEASURED))
 
 

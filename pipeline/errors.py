@@ -296,7 +296,7 @@ class GoneError(ApiRefusedError):
 class ForbiddenError(ApiRefusedError):
     """RBAC denies the request, or (a subclass) it is not authenticated."""
 
-    default_hint = "grant the permissions of the role in deploy/rbac"
+    default_hint = "grant the permissions of the role in deploy/chart/rbac"
 
 
 class UnauthenticatedError(ForbiddenError):

@@ -1,4 +1,4 @@
-"""The definitions in `deploy/crds` as files: `python -m tests.crds` writes them anew."""
+"""The definitions in `deploy/chart/crds` as files: `python -m tests.crds` writes them anew."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import yaml
 from pipeline.processors.eviction.migration_job_object import DEFINITION
 from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 
-FOLDER = Path(__file__).parents[1] / "deploy/crds"
+FOLDER = Path(__file__).parents[1] / "deploy/chart/crds"
 _HEAD = "# Made of the fields in pipeline/processors/{} by `python -m tests.crds`.\n"
 
 

@@ -185,7 +185,7 @@ class ClusterActuator:
             is_read.set()
             if watch.is_required and isinstance(error, NotFoundError):
                 text = f"the API server does not serve {watch.path}: {error.message}"
-                raise NotFoundError(text, hint="kubectl apply -f deploy/crds") from error
+                raise NotFoundError(text, hint="kubectl apply -f deploy/chart/crds") from error
             if watch.is_required:
                 raise
             log.debug("not followed", path=watch.path, why=error.message)

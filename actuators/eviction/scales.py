@@ -1,7 +1,7 @@
 """Replicas of controllers of any kind, by the scale subresource that kubectl and autoscalers use.
 
 The API server says by discovery which resource a kind is, and whether it has that subresource. RBAC
-must allow to get it: `deploy/rbac/evictor.yaml` names the kinds.
+must allow to get it: `deploy/chart/rbac/evictor.yaml` names the kinds.
 """
 
 import re
@@ -80,7 +80,7 @@ class ScaleReader:
             return None
         except ForbiddenError as error:
             what = f"{plural}/scale of {api_version.partition('/')[0]}"
-            hint = f"grant the verb get for {what}, as in deploy/rbac/evictor.yaml"
+            hint = f"grant the verb get for {what}, as in deploy/chart/rbac/evictor.yaml"
             log.warning("replicas are unknown", kind=kind, why=error.message, hint=hint)
             return None
         return Scale(scale.spec.replicas, scale.status.selector) if scale.status.selector else None

@@ -43,7 +43,7 @@ def command(settings: Settings) -> None:
     A Node is written when its offer changes by more than resourceDiffThreshold, or by anything
     after updateTimeThresholdSeconds; never more than --writes-per-second in all. Several actuators
     elect a leader by a Lease. While the API server is unavailable the actuator waits; while Kafka
-    is, its data ages until it is stale. Needs the permissions of deploy/rbac/actuator.yaml.
+    is, its data ages until it is stale. Needs the permissions of deploy/chart/rbac/actuator.yaml.
 
     \b
     Examples:

@@ -83,7 +83,7 @@ def check_policy(settings: Settings) -> tuple[Check, PolicyState | None]:
     except InvalidPolicyError as error:
         return failed("policy", error), None
     except ForbiddenError as error:
-        todo = "let this user get configmaps and leases, as deploy/rbac/watcher.yaml does"
+        todo = "let this user get configmaps and leases, as deploy/chart/rbac/watcher.yaml does"
         return Check("policy", "unknown", error.message, todo), None
     except TimeoutError:
         return Check("policy", "unknown", "not checked: the API server does not answer"), None

@@ -42,13 +42,14 @@ def command(settings: Settings) -> None:
     ignores plans that have expired.
 
     If the cluster has PodMigrationJobs, it carries out those of users in the same way, and reports
-    its evictions as jobs. Needs the permissions of deploy/rbac/evictor-migration-jobs.yaml.
+    its evictions as jobs. Needs the permissions of deploy/chart/rbac/evictor-migration-jobs.yaml.
 
     \b
     To stop all evictions at once:
       kubectl create configmap -n springtide-system springtide-stop-evictions
 
-    Several evictors elect a leader by a Lease. Needs the permissions of deploy/rbac/evictor.yaml.
+    Several evictors elect a leader by a Lease. Needs the permissions of
+    deploy/chart/rbac/evictor.yaml.
 
     \b
     Examples:

@@ -50,7 +50,8 @@ def command(settings: Settings) -> None:
     gives no pod for half an hour after an eviction. While usage or the watcher is silent, nothing
     is planned.
 
-    Several planners elect a leader by a Lease. Needs the permissions of deploy/rbac/planner.yaml.
+    Several planners elect a leader by a Lease. Needs the permissions of
+    deploy/chart/rbac/planner.yaml.
 
     \b
     Examples:

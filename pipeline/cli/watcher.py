@@ -37,7 +37,7 @@ def command(settings: Settings) -> None:
 
     Several watchers elect a leader by a Lease, and the broker refuses the writes of a former
     leader. While Kafka or the API server is unavailable the watcher waits. Needs the permissions
-    of deploy/rbac/watcher.yaml.
+    of deploy/chart/rbac/watcher.yaml.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
 """Build the local control plane (`deploy/controlplane`), Prometheus with promtool
-(`deploy/prometheus`), and Alertmanager (`deploy/alertmanager`).
+(`deploy/prometheus`), Alertmanager (`deploy/alertmanager`), and Helm (`deploy/helm`).
 
 Programs are cached in a directory named by the hash of their sources. A finished program is moved
 there atomically, and a file lock serializes builds. Programs in the directory KUBEBUILDER_ASSETS
@@ -28,6 +28,7 @@ from pipeline.local.go_toolchain import Go, find_go
 SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
 PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"
 ALERTMANAGER_SOURCES: Final = SOURCES.parent / "alertmanager"
+HELM_SOURCES: Final = SOURCES.parent / "helm"
 
 # One binary, which selects the program by the name that it is called by.
 _KUBERNETES: Final = (
@@ -113,6 +114,13 @@ def ensure_alertmanager(
     )
 
 
+def ensure_helm(sources: Path = HELM_SOURCES, *, report: Report = print_to_stderr) -> Path:
+    """Return the path of Helm, and build it first if it is missing. Raises `ControlPlaneBuildError`
+    if the build fails."""
+    what = "building Helm {version} with Go {go}; takes three minutes on two cores"
+    return _ensure_program("helm.sh/helm/v4/cmd/helm", sources, what, report)
+
+
 def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_stderr) -> Path:
     """Return the path of the program whose `main.go` and module files are in `sources`, and build
     it first if it is missing. Raises `ControlPlaneBuildError` if the build fails."""
@@ -131,7 +139,9 @@ def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_st
 def _ensure_program(package: str, sources: Path, what: str, report: Report, *flags: str) -> Path:
     """The program of `package`, built if it is missing."""
     module, _, name = package.partition("/cmd/")
-    folder = _cache_folder(sources, _MODULE_FILES, module.rpartition("/")[2])
+    # The name of a module: helm of helm.sh/helm/v4.
+    folder_name = re.sub(r"/v\d+$", "", module).rpartition("/")[2]
+    folder = _cache_folder(sources, _MODULE_FILES, folder_name)
     if not (folder / name).exists():
         go = find_go()
         with _locked_build_folder(folder, report, name.capitalize()) as scratch:
@@ -271,6 +281,7 @@ def main() -> None:
     sys.stdout.write(f"{'prometheus':24} {ensure_prometheus()}\n")
     sys.stdout.write(f"{'promtool':24} {ensure_promtool()}\n")
     sys.stdout.write(f"{'alertmanager':24} {ensure_alertmanager()}\n")
+    sys.stdout.write(f"{'helm':24} {ensure_helm()}\n")
 
 
 if __name__ == "__main__":

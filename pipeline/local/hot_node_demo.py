@@ -1,8 +1,8 @@
 """Run the demo of hot nodes: a real control plane, a real broker, and every role that relieves.
 
 Watcher, worker, extender, planner and evictor run as processes, with the permissions of
-`deploy/rbac`. KWOK simulates the kubelets, and this process their exporters. `hot_node_scenario`
-has the cluster, `hot_node_story` what has to be observed.
+`deploy/chart/rbac`. KWOK simulates the kubelets, and this process their exporters.
+`hot_node_scenario` has the cluster, `hot_node_story` what has to be observed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, NODE_STATE
 Observed = NodeStateRecord | NodeViewRecord | AlertRecord | EvictionPlanRecord | ActionRecord
 
 _WITH_RBAC: Final = ("watcher", "planner", "evictor")
-_RBAC: Final = Path(__file__).parents[2] / "deploy" / "rbac"
+_RBAC: Final = Path(__file__).parents[2] / "deploy/chart/rbac"
 _POLL_SECONDS: Final = 1.0
 LEAST_FREE_BYTES: Final = 512 << 20
 """For the logs of etcd, which reserves 64 MB a file, of the broker and of the API server."""
@@ -248,7 +248,7 @@ class HotNodeDemo:
         self.screen.print(f"started {names}; logs in {self.home}")
 
     def _service_account(self, role: str) -> Path:
-        """The kubeconfig of a role, with the permissions of `deploy/rbac`."""
+        """The kubeconfig of a role, with the permissions of `deploy/chart/rbac`."""
         namespace, every = self.settings.kubernetes.namespace, "system:serviceaccounts"
         user = f"system:serviceaccount:{namespace}:springtide-{role}"
         return self.plane.kubeconfig(user, [every, f"{every}:{namespace}"])

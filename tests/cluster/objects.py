@@ -127,8 +127,8 @@ def policy_event_text(plane: ControlPlane, config_map: str) -> str:
 
 
 def service_account(plane: ControlPlane, role: str, project: Path) -> Path:
-    """Apply the permissions of a role in deploy/rbac; returns its kubeconfig."""
-    plane.kubectl("apply", "-f", str(project / "deploy" / "rbac" / f"{role}.yaml"))
+    """Apply the permissions of a role in deploy/chart/rbac; returns its kubeconfig."""
+    plane.kubectl("apply", "-f", str(project / "deploy/chart/rbac" / f"{role}.yaml"))
     return plane.kubeconfig(
         f"system:serviceaccount:springtide-system:springtide-{role}",
         ["system:serviceaccounts", "system:serviceaccounts:springtide-system"],

@@ -142,7 +142,7 @@ async def test_the_service_account_may_do_what_the_actuator_needs_and_no_more(
 ) -> None:
     account = service_account(plane, "actuator", project)
     own = Settings(kafka=settings.kafka, kubernetes=KubernetesSettings(kubeconfig=account))
-    definitions = str(project / "deploy" / "crds")
+    definitions = str(project / "deploy/chart/crds")
     define(plane, definitions)
 
     def objects() -> list[set[str]]:

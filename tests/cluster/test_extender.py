@@ -150,7 +150,7 @@ async def test_mid_is_evicted_for_prod_where_only_our_filter_refused(
     cluster: Cluster, project: Path
 ) -> None:
     """Nodes have room by requests, and none by usage: on one of them Mid uses it. The evictor runs
-    as the service account of deploy/rbac."""
+    as the service account of deploy/chart/rbac."""
     plane = cluster.plane
     account = service_account(plane, "evictor", project)
     own = Settings(kafka=cluster.settings.kafka, kubernetes=KubernetesSettings(kubeconfig=account))

@@ -3,7 +3,7 @@ alerts, a planner plans, an evictor evicts, the real scheduler binds the replace
 extender, the alert closes, and the plan has helped. Nothing leaves the node with a budget of none.
 
 The demo starts its own broker and control plane, and every role with the permissions of
-deploy/rbac.
+deploy/chart/rbac.
 """
 
 import os

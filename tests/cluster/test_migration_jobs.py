@@ -1,4 +1,4 @@
-"""PodMigrationJobs with a real API server, by the permissions in deploy/rbac alone."""
+"""PodMigrationJobs with a real API server, by the permissions in deploy/chart/rbac alone."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tests.processes import until
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(600)]
 __all__ = ["deployed", "world"]  # fixtures
 
-JOBS = "deploy/rbac/evictor-migration-jobs.yaml"
+JOBS = "deploy/chart/rbac/evictor-migration-jobs.yaml"
 
 
 @pytest.fixture

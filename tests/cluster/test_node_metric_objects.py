@@ -23,7 +23,7 @@ GOLD = {"nodeSelector": {"matchLabels": {"pool": "gold"}}}
 
 @pytest.fixture(scope="module", autouse=True)
 def definitions(plane: ControlPlane) -> Iterator[None]:
-    folder = Path(__file__).parents[2] / "deploy" / "crds"
+    folder = Path(__file__).parents[2] / "deploy/chart/crds"
     define(plane, str(folder))
     yield
     plane.kubectl("delete", "-f", str(folder))

@@ -16,7 +16,7 @@ from tests.processes import until
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(600)]
 
 NAME = "koord-descheduler-config"
-"""The only ConfigMap that deploy/rbac lets a planner read."""
+"""The only ConfigMap that deploy/chart/rbac lets a planner read."""
 
 
 async def test_a_standby_takes_over_a_killed_planner_and_its_memory(

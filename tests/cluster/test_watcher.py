@@ -219,7 +219,7 @@ async def test_the_deletion_of_most_nodes_is_confirmed_a_minute_later(
     plane: ControlPlane, settings: Settings, project: Path, tmp_path: Path
 ) -> None:
     name = settings.kubernetes.config_name
-    rules = (project / "deploy" / "rbac" / "watcher.yaml").read_text()
+    rules = (project / "deploy/chart/rbac" / "watcher.yaml").read_text()
     plane.kubectl("apply", "-f", "-", stdin=rules.replace("slo-controller-config", name))
     account = service_account_token(plane, "springtide-watcher", tmp_path / "kubeconfig")
     nodes = [f"e{number}" for number in range(6)]
@@ -257,7 +257,7 @@ async def test_the_service_account_may_do_what_the_watcher_needs_and_no_more(
     plane: ControlPlane, settings: Settings, project: Path, tmp_path: Path
 ) -> None:
     name = settings.kubernetes.config_name
-    rules = (project / "deploy" / "rbac" / "watcher.yaml").read_text()
+    rules = (project / "deploy/chart/rbac" / "watcher.yaml").read_text()
     plane.kubectl("apply", "-f", "-", stdin=rules.replace("slo-controller-config", name))
     account = service_account_token(plane, "springtide-watcher", tmp_path / "kubeconfig")
     kubernetes = KubernetesSettings(kubeconfig=account, config_name=name)

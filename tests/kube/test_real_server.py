@@ -82,7 +82,7 @@ async def test_a_forbidden_request_names_the_missing_permission(plane: ControlPl
     async with open_api(settings, SystemClock()) as api:
         with pytest.raises(ForbiddenError, match='"nobody" cannot list resource "pods"') as raised:
             await api.get("/api/v1/pods")
-    assert "deploy/rbac" in str(raised.value)
+    assert "deploy/chart/rbac" in str(raised.value)
 
 
 class Mirror:

@@ -10,10 +10,12 @@ import pytest
 from pipeline.errors import ControlPlaneBuildError
 from pipeline.local.build_programs import (
     ALERTMANAGER_SOURCES,
+    HELM_SOURCES,
     PROGRAMS,
     PROMETHEUS_SOURCES,
     SOURCES,
     ensure_alertmanager,
+    ensure_helm,
     ensure_programs,
     ensure_prometheus,
     ensure_promtool,
@@ -117,20 +119,25 @@ def test_go_modules_pin_the_programs() -> None:
     for name in ("go.mod", "go.sum"):
         assert (PROMETHEUS_SOURCES / name).stat().st_size > 0
         assert (ALERTMANAGER_SOURCES / name).stat().st_size > 0
+        assert (HELM_SOURCES / name).stat().st_size > 0
 
 
 @pytest.mark.parametrize(
-    ("module", "ensured"),
+    ("path", "ensured"),
     [
-        ("prometheus", {"prometheus": ensure_prometheus, "promtool": ensure_promtool}),
-        ("alertmanager", {"alertmanager": ensure_alertmanager}),
+        (
+            "github.com/prometheus/prometheus",
+            {"prometheus": ensure_prometheus, "promtool": ensure_promtool},
+        ),
+        ("github.com/prometheus/alertmanager", {"alertmanager": ensure_alertmanager}),
+        ("helm.sh/helm/v4", {"helm": ensure_helm}),
     ],
 )
 def test_programs_of_a_module_are_built_once(
-    sources: Path, module: str, ensured: dict[str, Callable[..., Path]]
+    sources: Path, path: str, ensured: dict[str, Callable[..., Path]]
 ) -> None:
+    module = path.removesuffix("/v4").rpartition("/")[2]
     folder = sources.parent / module
-    path = f"github.com/prometheus/{module}"
     for name in ensured:
         (folder / "cmd" / name).mkdir(parents=True)
         (folder / "cmd" / name / "main.go").write_text(MAIN)

@@ -1,6 +1,6 @@
 """The fields of `scheduling.koordinator.sh/v1alpha1 PodMigrationJob`: the migration of one pod.
 
-The object has no namespace. Docstrings become descriptions in its definition (`deploy/crds`).
+The object has no namespace. Docstrings become descriptions in its definition (`deploy/chart/crds`).
 """
 
 from typing import Annotated, Final, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""Make the CustomResourceDefinitions in `deploy/crds` from the structs of their fields.
+"""Make the CustomResourceDefinitions in `deploy/chart/crds` from the structs of their fields.
 
 So the API server refuses objects that the structs cannot decode. The columns that kubectl prints
 are declared here.

@@ -1,0 +1,151 @@
+{{- /*
+The pod of a role. env, mounts, volumes, hostPID and
+capabilities are what only this role has. The pod and container
+security context is that of the level `restricted`, except for roles on nodes.
+*/ -}}
+{{- define "springtide.podMetadata" -}}
+labels:
+  {{- include "springtide.selector" . | nindent 2 }}
+annotations:
+  # A change of what the role reads restarts it.
+  checksum/settings: {{ include "springtide.settings" . | sha256sum }}
+  {{- if include "springtide.readsSchedulerConfig" . }}
+  checksum/scheduler: {{ toJson .root.Values.schedulerConfig | sha256sum }}
+  {{- end }}
+{{- end -}}
+
+{{- define "springtide.podSpec" -}}
+{{- $isOnNodes := eq .declared.kind "DaemonSet" -}}
+serviceAccountName: springtide-{{ .role }}
+automountServiceAccountToken: {{ .declared.api | default false }}
+enableServiceLinks: false
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- if $isOnNodes }}
+priorityClassName: system-node-critical
+{{- if .hostPID }}
+hostPID: true
+{{- end }}
+nodeSelector: {kubernetes.io/os: linux}
+tolerations:
+  - {operator: Exists}
+{{- else }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+nodeSelector: {{ mergeOverwrite (dict "kubernetes.io/os" "linux") .root.Values.nodeSelector | toJson }}
+{{- with .root.Values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ .root.Values.runAsUser }}
+  runAsGroup: {{ .root.Values.runAsUser }}
+  fsGroup: {{ .root.Values.runAsUser }}
+  seccompProfile: {type: RuntimeDefault}
+topologySpreadConstraints:
+  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "springtide.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+terminationGracePeriodSeconds: {{ .grace }}
+containers:
+  - name: {{ .role }}
+    image: {{ include "springtide.image" . }}
+    imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+    command: {{ .command | default (list "springtide" .role) | toJson }}
+    env:
+      - {name: SPRINGTIDE_CONFIG, value: /etc/springtide/settings/springtide.yaml}
+      {{- if and .root.Values.kafka.userSecret (dig "kafka" "sasl_mechanism" "" .root.Values.settings) }}
+      - name: SPRINGTIDE_KAFKA_SASL_PASSWORD
+        valueFrom: {secretKeyRef: {name: {{ include "springtide.kafkaUser" . }}, key: password}}
+      {{- end }}
+      {{- with .env }}
+      {{- . | nindent 6 }}
+      {{- end }}
+    {{- if .declared.port }}
+    ports:
+      - {name: {{ eq .role "extender" | ternary "http" "metrics" }}, containerPort: {{ include "springtide.port" . }}}
+    {{- include "springtide.probes" . | nindent 4 }}
+    {{- end }}
+    securityContext:
+      {{- if $isOnNodes }}
+      # Files of cgroups, and /run/springtide, are root's.
+      runAsUser: 0
+      seccompProfile: {type: RuntimeDefault}
+      {{- end }}
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]{{ with .capabilities }}, add: {{ toJson . }}{{ end }}}
+    resources: {{ toJson .values.resources }}
+    volumeMounts:
+      - {name: settings, mountPath: /etc/springtide/settings, readOnly: true}
+      {{- if .root.Values.kafka.caSecret }}
+      - {name: kafka-ca, mountPath: /etc/springtide/kafka-ca, readOnly: true}
+      {{- end }}
+      {{- if include "springtide.hasKafkaCertificate" . }}
+      - {name: kafka-user, mountPath: /etc/springtide/kafka-user, readOnly: true}
+      {{- end }}
+      {{- if include "springtide.readsSchedulerConfig" . }}
+      - {name: scheduler, mountPath: /etc/springtide/scheduler, readOnly: true}
+      {{- end }}
+      {{- if .values.secret }}
+      - {name: secret, mountPath: /etc/springtide/secret, readOnly: true}
+      {{- end }}
+      {{- with .mounts }}
+      {{- . | nindent 6 }}
+      {{- end }}
+volumes:
+  - {name: settings, configMap: {name: springtide-{{ .role }}}}
+  {{- with .root.Values.kafka.caSecret }}
+  - {name: kafka-ca, secret: {secretName: {{ . }}}}
+  {{- end }}
+  {{- if include "springtide.hasKafkaCertificate" . }}
+  - {name: kafka-user, secret: {secretName: {{ include "springtide.kafkaUser" . }}}}
+  {{- end }}
+  {{- if include "springtide.readsSchedulerConfig" . }}
+  - {name: scheduler, configMap: {name: springtide-scheduler}}
+  {{- end }}
+  {{- with .values.secret }}
+  - {name: secret, secret: {secretName: {{ . }}}}
+  {{- end }}
+  {{- with .volumes }}
+  {{- . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "springtide.hasKafkaCertificate" -}}
+{{- if and .root.Values.kafka.userSecret (not (dig "kafka" "sasl_mechanism" "" .root.Values.settings)) }}yes{{ end -}}
+{{- end -}}
+
+{{- define "springtide.readsSchedulerConfig" -}}
+{{- if and .root.Values.schedulerConfig (has "extender" .declared.sections) }}yes{{ end -}}
+{{- end -}}
+
+{{- /* A role is ready when it has caught up; while it reads, it is alive and not ready. */ -}}
+{{- define "springtide.probes" -}}
+{{- $isSecure := and (eq .role "extender") (ne .root.Values.extender.tls.secretName "") -}}
+{{- $scheme := ternary "HTTPS" "HTTP" $isSecure -}}
+{{- $port := eq .role "extender" | ternary "http" "metrics" -}}
+{{- $alive := ternary "/healthz" "/metrics" (.declared.probes | default false) -}}
+startupProbe:
+  httpGet: {path: {{ $alive }}, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: {{ $alive }}, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 30
+  timeoutSeconds: 10
+{{- if .declared.probes }}
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ $port }}, scheme: {{ $scheme }}}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+{{- end -}}

@@ -1,0 +1,74 @@
+{{- /* Namespace of the ConfigMaps with the policy and the DeschedulerConfiguration. */ -}}
+{{- define "springtide.configNamespace" -}}
+{{- dig "kubernetes" "config_namespace" "" .Values.settings | default .Release.Namespace -}}
+{{- end -}}
+
+{{- /* Number of the port of a role. */ -}}
+{{- define "springtide.port" -}}
+{{- $port := .declared.port -}}
+{{- dig $port.section $port.key $port.number .root.Values.settings -}}
+{{- end -}}
+
+{{- /*
+What the chart decides: where it mounts files, and the names of its own objects. These win over
+values, so that the two cannot contradict each other.
+*/ -}}
+{{- define "springtide.ownSettings" -}}
+{{- $values := .root.Values -}}
+{{- $kafka := $values.kafka -}}
+kafka:
+  {{- if $kafka.caSecret }}
+  ssl_ca_file: /etc/springtide/kafka-ca/{{ $kafka.caKey }}
+  {{- end }}
+  {{- if $kafka.userSecret }}
+  {{- if dig "kafka" "sasl_mechanism" "" $values.settings }}
+  sasl_username: {{ dig "kafka" "sasl_username" "" $values.settings | default (include "springtide.kafkaUser" .) }}
+  {{- else }}
+  ssl_cert_file: /etc/springtide/kafka-user/user.crt
+  ssl_key_file: /etc/springtide/kafka-user/user.key
+  {{- end }}
+  {{- end }}
+kubernetes:
+  namespace: {{ .root.Release.Namespace }}
+  config_namespace: {{ include "springtide.configNamespace" .root }}
+exporter:
+  cgroup_root: /host/cgroup
+  proc_root: /host/proc
+  sys_root: /host/sys
+worker:
+  supervise: false
+  data_dir: /var/lib/springtide
+archive:
+  directory: /var/lib/springtide/archive
+extender:
+  {{- if $values.extender.tls.secretName }}
+  tls_cert_file: /etc/springtide/tls/tls.crt
+  tls_key_file: /etc/springtide/tls/tls.key
+  {{- if $values.extender.tls.clientCertificates }}
+  tls_client_ca_file: /etc/springtide/tls/ca.crt
+  {{- end }}
+  {{- end }}
+  {{- if $values.schedulerConfig }}
+  scheduler_config_file: /etc/springtide/scheduler/scheduler.yaml
+  {{- end }}
+{{- end -}}
+
+{{- define "springtide.kafkaUser" -}}
+{{- .root.Values.kafka.userSecret | replace "ROLE" .role -}}
+{{- end -}}
+
+{{- /* The settings file of a role, as JSON, which is YAML: `toYaml` writes large numbers as floats. */ -}}
+{{- define "springtide.settings" -}}
+{{- $own := include "springtide.ownSettings" . | fromYaml -}}
+{{- $read := dict -}}
+{{- range $name := .declared.sections -}}
+{{- $section := deepCopy (index $.root.Values.settings $name | default dict) -}}
+{{- range $key, $value := index $own $name | default dict -}}
+{{- $_ := set $section $key $value -}}
+{{- end -}}
+{{- with $section -}}
+{{- $_ := set $read $name . -}}
+{{- end -}}
+{{- end -}}
+{{- toPrettyJson $read -}}
+{{- end -}}

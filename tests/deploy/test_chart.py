@@ -1,0 +1,211 @@
+"""The chart as the real Helm renders it, with default values and with everything switched on."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from pipeline import __version__
+from pipeline.cli.main import cli
+from pipeline.settings import Settings
+from pipeline.settings.load import load_settings
+from tests.deploy.helm import (
+    CHART,
+    DEFAULT_ROLES,
+    EVERYTHING,
+    ROLES,
+    helm,
+    object_of,
+    pods_of,
+    rendered,
+    run_helm,
+    with_values,
+)
+from tests.deploy.values_schema import PATH, schema_text
+
+# Helm is built once, with the control plane.
+pytestmark = [pytest.mark.plane, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def default() -> list[Any]:
+    return rendered()
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Any]:
+    return rendered(*EVERYTHING, "extender.tls.issuerRef.name=internal")
+
+
+def settings_of(objects: list[Any], role: str, tmp_path: Path) -> Settings:
+    """The settings that a role reads from its ConfigMap and its variables."""
+    file = tmp_path / f"{role}.yaml"
+    file.write_text(
+        object_of(objects, "ConfigMap", f"springtide-{role}")["data"]["springtide.yaml"]
+    )
+    (container,) = pods_of(objects)[role]["containers"]
+    variables = {env["name"]: env.get("value", role) for env in container["env"]}
+    del variables["SPRINGTIDE_CONFIG"]
+    return load_settings(file, variables, {})
+
+
+def test_helm_finds_no_fault() -> None:
+    for values in ((), EVERYTHING):
+        output = run_helm("lint", "--strict", str(CHART), *with_values(values))
+        assert "1 chart(s) linted, 0 chart(s) failed" in output
+
+
+def test_the_schema_has_every_setting() -> None:
+    assert PATH.read_text() == schema_text(), "run python -m tests.deploy.values_schema"
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+def test_default_values_start_the_roles_that_need_no_choice(default: list[Any]) -> None:
+    assert {*pods_of(default)} == {*DEFAULT_ROLES, "topics"}
+
+
+@pytest.mark.parametrize("role", [*ROLES, "topics"])
+def test_a_role_accepts_its_command_and_its_settings(
+    everything: list[Any], role: str, tmp_path: Path
+) -> None:
+    (container,) = pods_of(everything)[role]["containers"]
+    program, *words = container["command"]
+    assert program == "springtide"
+    command: click.Command = cli
+    context = click.Context(cli)
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, word)
+        assert found is not None
+        command = found
+    settings = settings_of(everything, role, tmp_path)
+    assert settings.kafka.sasl_username == f"springtide-{role}"
+    assert settings.kubernetes.config_namespace == "koordinator-system" or (
+        role not in ("watcher", "planner", "evictor")
+    )
+
+
+def test_by_default_no_role_changes_the_cluster(default: list[Any], tmp_path: Path) -> None:
+    settings = {role: settings_of(default, role, tmp_path) for role in DEFAULT_ROLES}
+    assert settings["actuator"].actuator.mode == "observe"
+    assert settings["evictor"].evictor.mode == "observe"
+    assert settings["extender"].extender.mode == "observe"
+    node_actuator = settings["node-actuator"].node_actuator
+    assert node_actuator.mode == "observe"
+    assert {*node_actuator.features.values()} == {"off"}
+
+
+def test_a_worker_keeps_its_partitions_when_its_pod_starts_again(
+    default: list[Any], tmp_path: Path
+) -> None:
+    pod = pods_of(default)["worker"]
+    (container,) = pod["containers"]
+    variable = next(e for e in container["env"] if e["name"] == "SPRINGTIDE_WORKER_INSTANCE_ID")
+    # The name of a StatefulSet's pod outlives the pod.
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert object_of(default, "StatefulSet", "springtide-worker")
+    worker = settings_of(default, "worker", tmp_path).worker
+    assert not worker.supervise
+    assert str(worker.data_dir) in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_pods_beside_those_on_nodes_have_least_rights(everything: list[Any]) -> None:
+    for role, pod in pods_of(everything).items():
+        (container,) = pod["containers"]
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"]
+        assert not security["allowPrivilegeEscalation"]
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert container["resources"].keys() == {"requests", "limits"}
+        assert "memory" in container["resources"]["limits"]
+        if role in ("exporter", "node-actuator"):
+            continue
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+
+
+def test_every_mount_has_a_volume(everything: list[Any]) -> None:
+    for pod in pods_of(everything).values():
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+def test_secrets_are_named_and_not_contained(everything: list[Any]) -> None:
+    assert not [o for o in everything if o["kind"] == "Secret"]
+    completed = helm(
+        "template", str(CHART), "--set", "settings.kafka.sasl_password=swordfish"
+    )  # fmt: skip
+    assert completed.returncode != 0
+    assert "sasl_password" in completed.stderr
+    assert "swordfish" not in completed.stdout
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "worker.replica=3",
+        "settings.worker.sesion_timeout_seconds=30",
+        "settings.actuator.mode=akt",
+        "settings.kafka.partitions=many",
+        "extender.replicas=0",
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(wrong: str) -> None:
+    completed = helm("template", str(CHART), "--set", wrong)
+    assert completed.returncode != 0
+    assert wrong.partition("=")[0].split(".")[-1] in completed.stderr
+
+
+def test_a_setting_restarts_only_the_roles_that_read_it(default: list[Any]) -> None:
+    def checksums(objects: list[Any]) -> dict[str, str]:
+        return {
+            o["metadata"]["labels"]["app.kubernetes.io/component"]: o["spec"]["template"][
+                "metadata"
+            ]["annotations"]["checksum/settings"]
+            for o in objects
+            if "template" in o.get("spec", {})
+        }
+
+    before = checksums(default)
+    after = checksums(rendered("settings.extender.stale_after_seconds=200"))
+    changed = {role for role in before if before[role] != after[role]}
+    assert changed == {"extender", "actuator", "planner"}
+
+
+def test_large_numbers_stay_whole(tmp_path: Path) -> None:
+    objects = rendered("settings.exporter.buffer_bytes=134217728")
+    assert settings_of(objects, "exporter", tmp_path).exporter.buffer_bytes == 134217728
+
+
+def test_a_scheduler_asks_one_extender(default: list[Any]) -> None:
+    service = object_of(default, "Service", "springtide-extender")
+    assert service["spec"]["sessionAffinity"] == "ClientIP"
+    assert object_of(default, "Deployment", "springtide-extender")["spec"]["replicas"] == 2
+    # The address in the scheduler's configuration.
+    text = (CHART.parent / "scheduler/act.yaml").read_text()
+    (port,) = service["spec"]["ports"]
+    assert f"http://springtide-extender.springtide-system.svc:{port['port']}" in text
+
+
+def test_a_certificate_is_made_by_the_issuer(everything: list[Any]) -> None:
+    certificate = object_of(everything, "Certificate", "springtide-extender")
+    assert certificate["spec"]["secretName"] == "extender-tls"
+    assert certificate["spec"]["issuerRef"] == {"name": "internal"}
+    (container,) = pods_of(everything)["extender"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_a_package_of_the_chart_renders_the_same(default: list[Any], tmp_path: Path) -> None:
+    run_helm("package", str(CHART), "--destination", str(tmp_path))
+    package = tmp_path / f"springtide-{__version__}.tgz"
+    text = run_helm("template", "springtide", str(package), "--namespace", "springtide-system")
+    assert [tree for tree in yaml.safe_load_all(text) if tree is not None] == default

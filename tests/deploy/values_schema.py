@@ -1,0 +1,77 @@
+"""The part of the chart's values.schema.json that comes from the settings.
+
+python -m tests.deploy.values_schema    # `make docs`
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.settings import Secret, Settings
+from tests.deploy.helm import CHART
+
+PATH: Final = CHART / "values.schema.json"
+
+CHART_KEYS: Final = frozenset({
+    # Passwords and keys come from Secrets.
+    "kafka.sasl_password", "kafka.ssl_ca_file", "kafka.ssl_cert_file", "kafka.ssl_key_file",
+    "extender.tls_cert_file", "extender.tls_key_file", "extender.tls_client_ca_file",
+    # The chart mounts these, or names them.
+    "extender.scheduler_config_file", "exporter.cgroup_root", "exporter.proc_root",
+    "exporter.sys_root", "exporter.node_name", "exporter.socket_path", "archive.directory",
+    "worker.data_dir", "worker.instance_id", "worker.supervise", "worker.nodes_file",
+    "worker.pods_file", "worker.policy_file", "node_actuator.state_file",
+    "kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace",
+})  # fmt: skip
+"""Settings that the chart decides, or that make no sense in it: values cannot set them."""
+
+
+def _custom_type(kind: type) -> dict[str, Any]:
+    if kind in (Path, Secret):
+        return {"type": "string"}
+    raise NotImplementedError(kind)
+
+
+def settings_schema() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of the value `settings`, and the definitions that it refers to."""
+    sections = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    fields = [
+        (f"{section}.{field.name}", field.type)
+        for section, kind in sections.items()
+        for field in msgspec.structs.fields(kind)
+        if f"{section}.{field.name}" not in CHART_KEYS
+    ]
+    schemas, definitions = msgspec.json.schema_components(
+        [kind for _, kind in fields], schema_hook=_custom_type, ref_template="#/$defs/{name}"
+    )
+    properties: dict[str, Any] = {
+        section: _object((kind.__doc__ or "").partition("\n")[0], {})
+        for section, kind in sections.items()
+    }
+    for (key, _), schema in zip(fields, schemas, strict=True):
+        section, _, name = key.partition(".")
+        properties[section]["properties"][name] = schema
+    text = "The settings file of all roles; docs/reference/settings.md describes each key."
+    for definition in definitions.values():
+        definition["additionalProperties"] = False
+    return _object(text, properties), definitions
+
+
+def _object(description: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "description": description, "type": "object", "additionalProperties": False,
+        "properties": properties,
+    }  # fmt: skip
+
+
+def schema_text() -> str:
+    """The whole file, with the present schema of the settings."""
+    tree = json.loads(PATH.read_text())
+    tree["properties"]["settings"], tree["$defs"] = settings_schema()
+    return json.dumps(tree, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(schema_text())

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.errors import StateError
+from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.logs import get_logger
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -54,7 +55,9 @@ def ignore_stop_signals() -> None:
 
 
 async def work_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends, or until SIGTERM or Ctrl-C. Raises what `work` raises."""
+    """Run `work` until it ends, or until SIGTERM or Ctrl-C, and measure the lag of its event loop.
+    Raises what `work` raises."""
+    measure_event_loop_lag()
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop_signal())
     try:

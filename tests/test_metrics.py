@@ -7,17 +7,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline import metrics, metrics_server
+from pipeline import event_loop_lag, metrics, metrics_server
 from pipeline.errors import SettingsError
+from pipeline.metrics import histogram
+from tests.processes import until
 
 
 def test_page_has_build_info_process_memory_and_own_metrics() -> None:
@@ -65,8 +68,30 @@ def test_a_role_has_no_metrics_of_another_role(role: str, more: set[str]) -> Non
     )
     names = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     owners = {*re.findall(r"\bspringtide_([a-z]+)_", names.stdout.decode())}
-    # Of every role, of clients of the API server, of roles with a leader, and of feeds.
-    assert owners == {"build", "kubernetes", "standby", "refused", role} | more
+    # Of every role (two), of clients of the API server, of roles with a leader, and of feeds.
+    assert owners == {"build", "event", "kubernetes", "standby", "refused", role} | more
+
+
+def test_a_label_without_a_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"state the bound of 'pod_uid' in pipeline/metric_labels"):
+        metrics.gauge("test_pods", "Pods of this test.", ["reason", "pod_uid"])
+    assert "springtide_test_pods" not in metrics.DECLARED
+
+
+async def test_a_blocked_event_loop_shows_in_its_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop_lag, "INTERVAL_SECONDS", 0.05)
+    measured = histogram("test_lag_seconds", "Lag in this test.", buckets=(1.0,))
+    monkeypatch.setattr(event_loop_lag, "LAG", measured)
+    event_loop_lag.measure_event_loop_lag()
+    await asyncio.sleep(0)
+    time.sleep(0.55)  # noqa: ASYNC251 (it blocks the loop)
+    await until(lambda: sum_of_samples(measured, "_count") >= 3)
+    assert sum_of_samples(measured, "_sum") > 0.45
+
+
+def sum_of_samples(measured: Histogram, suffix: str) -> float:
+    samples = [sample for metric in measured.collect() for sample in metric.samples]
+    return float(sum(sample.value for sample in samples if sample.name.endswith(suffix)))
 
 
 def test_without_a_port_there_is_no_page() -> None:

@@ -17,6 +17,9 @@ EVICTED = foreign_counter(
     "Evictions by result (success, error, refused, marked), as the descheduler counts them.",
     ["result", "strategy", "namespace", "node"],
 )
+MOST_PLACES: Final = 1_000
+"""Namespaces on nodes with series of their own: autoscalers create new names for ever."""
+_places: Final[set[tuple[str, str]]] = set()
 _RESULTS: Final = {"done": "success", "failed": "error"}
 SHOWN_CHARACTERS: Final = 500
 """Characters of a plan's `why` that each of its actions, or an annotation, repeats."""
@@ -81,4 +84,8 @@ def count_eviction(action: ActionRecord, namespace: str) -> None:
     """Count the outcome of an eviction."""
     result = _RESULTS.get(action.outcome, action.outcome)
     strategy = action.strategy if action.strategy in ("", *STRATEGIES) else "other"
-    EVICTED.labels(result, strategy, namespace, action.node).inc()
+    place = namespace, action.node
+    if place not in _places and len(_places) >= MOST_PLACES:
+        place = "other", "other"
+    _places.add(place)
+    EVICTED.labels(result, strategy, *place).inc()

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.clock import Clock
-from pipeline.metrics import REGISTRY
+from pipeline.metrics import REGISTRY, foreign_scraped_gauge
 from pipeline.processors.node_qos.cgroup_values import UNLIMITED, Knob, Place, Value
 from pipeline.processors.node_qos.cpu_burst import CpuBurst
 from pipeline.processors.node_qos.cpu_suppression import CpuSuppression
@@ -21,6 +21,26 @@ STALE_SECONDS: Final = 10.0
 """Without a round for longer there are no series."""
 _PERIOD_US: Final = 100_000
 _CONTAINER: Final = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
+
+_SUPPRESSED: Final = foreign_scraped_gauge(
+    "koordlet_be_suppress_cpu_cores",
+    "CPU that best-effort pods are held down to.",
+    ["node", "type"],
+)
+_LS_USED: Final = foreign_scraped_gauge(
+    "koordlet_be_suppress_ls_used_cpu_cores",
+    "CPU usage of pods that are not best-effort.",
+    ["node"],
+)
+_BE_USED: Final = foreign_scraped_gauge(
+    "koordlet_be_suppress_be_used_cpu_cores", "CPU usage of best-effort pods.", ["node"]
+)
+_BURST: Final = foreign_scraped_gauge(
+    "koordlet_container_scaled_cfs_burst_us", "Burst of a container by CPU burst.", _CONTAINER
+)
+_QUOTA: Final = foreign_scraped_gauge(
+    "koordlet_container_scaled_cfs_quota_us", "Quota of a container by CPU burst.", _CONTAINER
+)
 
 Claimed = Mapping[str, Mapping[Place, Value]]
 """What features hold in cgroups, by their names."""
@@ -54,25 +74,17 @@ class KoordletMetrics(Collector):
             return
         state, claimed = last[1], self._claimed()
         yield _suppressed(state, claimed.get(CpuSuppression.name, {}))
-        yield _used(
-            state, "ls", "CPU usage of pods that are not best-effort.",
-            [pod for pod in state.pods if not pod.is_best_effort],
-        )  # fmt: skip
-        yield _used(
-            state, "be", "CPU usage of best-effort pods.",
-            [pod for pod in state.pods if pod.is_best_effort],
-        )  # fmt: skip
+        others = [pod for pod in state.pods if not pod.is_best_effort]
+        yield _used(_LS_USED(), state.node, others)
+        yield _used(_BE_USED(), state.node, [pod for pod in state.pods if pod.is_best_effort])
         values = claimed.get(CpuBurst.name, {})
-        yield _scaled(state, values, "burst", Knob.CPU_BURST, "Burst of a container by CPU burst.")
-        yield _scaled(state, values, "quota", Knob.CPU_QUOTA, "Quota of a container by CPU burst.")
+        yield _scaled(_BURST(), state, values, Knob.CPU_BURST)
+        yield _scaled(_QUOTA(), state, values, Knob.CPU_QUOTA)
 
 
 def _suppressed(state: NodeState, values: Mapping[Place, Value]) -> Metric:
     """CPU that best-effort pods may use; no series without a limit."""
-    family = GaugeMetricFamily(
-        "koordlet_be_suppress_cpu_cores", "CPU that best-effort pods are held down to.",
-        labels=["node", "type"],
-    )  # fmt: skip
+    family = _SUPPRESSED()
     quota = values.get(Place(state.best_effort_path, Knob.CPU_QUOTA))
     if isinstance(quota, int) and quota < UNLIMITED:
         family.add_metric([state.node, "cfsQuota"], quota / _PERIOD_US)
@@ -82,21 +94,17 @@ def _suppressed(state: NodeState, values: Mapping[Place, Value]) -> Metric:
     return family
 
 
-def _used(state: NodeState, tier: str, text: str, pods: list[PodState]) -> Metric:
-    """Usage of pods; no series while that of one of them is unknown."""
-    family = GaugeMetricFamily(f"koordlet_be_suppress_{tier}_used_cpu_cores", text, labels=["node"])
+def _used(family: GaugeMetricFamily, node: str, pods: list[PodState]) -> Metric:
+    """The family with the usage of pods; no series while that of one of them is unknown."""
     cores = [pod.cpu_cores for pod in pods if pod.cpu_cores is not None]
     if len(cores) == len(pods):
-        family.add_metric([state.node], sum(cores))
+        family.add_metric([node], sum(cores))
     return family
 
 
 def _scaled(
-    state: NodeState, values: Mapping[Place, Value], name: str, knob: Knob, text: str
+    family: GaugeMetricFamily, state: NodeState, values: Mapping[Place, Value], knob: Knob
 ) -> Metric:
-    family = GaugeMetricFamily(
-        f"koordlet_container_scaled_cfs_{name}_us", text, labels=list(_CONTAINER)
-    )
     for pod in state.pods:
         for container in pod.containers:
             value = values.get(Place(container.path, knob))

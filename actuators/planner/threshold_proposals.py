@@ -8,10 +8,10 @@ from pipeline.table import Table
 from pipeline.table.node_histories import HistoryStore, pool_histories
 
 PROPOSED = gauge(
-    "planner_proposed_threshold_percent",
+    "planner_proposed_threshold_ratio",
     "High threshold that mean + 3 sigma of the samples that models learn, by default the p90 of "
-    "windows, proposes for a rule of a node pool, in percent, or in points above the mean with "
-    "useDeviationThresholds; missing without a proposal.",
+    "windows, proposes for a rule of a node pool, as a share of allocatable, or of it above the "
+    "mean with useDeviationThresholds; missing without a proposal.",
     ["pool", "rule"],
 )  # fmt: skip
 
@@ -34,4 +34,4 @@ def set_proposals(table: Table, store: HistoryStore, now: float, expiration_seco
     ]
     PROPOSED.clear()
     for pool_name, rule, percent in proposals:
-        PROPOSED.labels(pool_name, rule).set(percent)
+        PROPOSED.labels(pool_name, rule).set(percent / 100)

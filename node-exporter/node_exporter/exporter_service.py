@@ -32,6 +32,7 @@ from node_exporter.window_aggregation import (
 from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import KernelError, SettingsError
+from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
 from pipeline.open_files import raise_file_limit
@@ -253,6 +254,7 @@ async def _run_until_stopped(
 
     Collection stops first, so that the last window is complete when the buffer is flushed.
     """
+    measure_event_loop_lag()
     publishing = asyncio.create_task(publisher.run())
     collecting = asyncio.create_task(_collect_forever(maker, clock, publisher.buffer, live))
     following = asyncio.create_task(follow)

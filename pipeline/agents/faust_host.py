@@ -26,6 +26,7 @@ from mode.services import WaitResults
 from mode.utils.queues import ThrowableQueue
 
 from pipeline.agents.consumer_group import ConsumerGroup, GroupMember
+from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.kafka import record_batches
 from pipeline.kafka.client import limit_connections, limit_metadata_requests, ssl_context
 from pipeline.kafka.partition_log import LogRecord
@@ -81,6 +82,7 @@ def run_worker(
         app, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False
     )  # fmt: skip
     worker.spinner = None
+    loop.call_soon(measure_event_loop_lag)
     worker.execute_from_commandline()
 
 

@@ -70,7 +70,7 @@ WITHOUT_MEANS = counter(
     "worker_windows_without_pool_means",
     "Windows of nodes with deviation thresholds that were joined without means of their pool.",
 )
-BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["node", "column"])
+BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["column"])
 
 
 MAX_UNKNOWN_NODES: Final = 1000
@@ -136,7 +136,6 @@ class JoinCursor:
         self._is_full = False
         self._failing: dict[str, int] = {}
         self._warned: set[str] = set()
-        self._bad_columns: dict[str, set[str]] = {}
         self._pod_facts: dict[str, ListingFacts] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
 
@@ -191,9 +190,6 @@ class JoinCursor:
             if end.type == "departure":
                 self.unknown_nodes.discard(node)
             self._warned &= self.cluster_state.deleted_nodes.keys()
-            # Autoscalers create new names for ever, and each would leave its counters behind.
-            for column in self._bad_columns.pop(node, ()):
-                BAD_VALUES.remove(node, column)
             return True
 
     async def _append(self, windows: Sequence[_EncodedWindow], appended_ms: int) -> None:
@@ -290,9 +286,7 @@ class JoinCursor:
             self.unknown_nodes.add(node)
         for name, count in window.bad_values.items():
             # Writers may name a gauge anew in every window: a label must not grow with them.
-            column = GAUGES if is_gauge(name) else name
-            BAD_VALUES.labels(node, column).inc(count)
-            self._bad_columns.setdefault(node, set()).add(column)
+            BAD_VALUES.labels(GAUGES if is_gauge(name) else name).inc(count)
         return _EncodedWindow(Keyed(node.encode(), value), as_decoded(window, value))
 
     def _may_join(self, node: str) -> bool:

@@ -18,20 +18,26 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline.metrics import NAMESPACE, REGISTRY
+from pipeline.metrics import REGISTRY, foreign_scraped_gauge, scraped_gauge
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.node_peaks import PeakBatch
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.settings import WorkerSettings
 
+_AMOUNT: Final = ("node", "predictor", "resource", "unit")
 METRICS: Final = {
-    "koordlet_node_predicted_resource_reclaimable": (
-        "Requested by Prod and predicted to stay unused, by predictor."
-    ),
-    "koordlet_node_predicted_resource_peak": (
-        "Predicted peak of Prod with the safety margin, by predictor."
-    ),
-}
+    name: foreign_scraped_gauge(name, documentation, _AMOUNT)
+    for name, documentation in (
+        ("koordlet_node_predicted_resource_reclaimable",
+         "Requested by Prod and predicted to stay unused, by predictor."),
+        ("koordlet_node_predicted_resource_peak",
+         "Predicted peak of Prod with the safety margin, by predictor."),
+    )
+}  # fmt: skip
+_LEFT_OUT: Final = scraped_gauge(
+    "worker_node_metrics_left_out",
+    "Nodes without koordlet_ series, because worker.node_metrics are shown already.",
+)
 DEFAULT_NODES: Final = WorkerSettings().node_metrics
 VIEWS: Final = ("podPredictor", "priorityPredictor", "minPredictor")
 _VIEWS_OF: Final = "percentile"
@@ -80,10 +86,7 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         if self.partitions is None:
             return
-        families = [
-            GaugeMetricFamily(name, text, labels=["node", "predictor", "resource", "unit"])
-            for name, text in METRICS.items()
-        ]
+        families = [declared() for declared in METRICS.values()]
         nodes = {
             node: (partition.predictors, amounts)
             for partition in self.partitions()
@@ -95,11 +98,9 @@ class _Collector(Collector):
             for family, values in zip(families, amounts.tolist(), strict=True):
                 _add(family, node, predictors, values)
         yield from families
-        yield GaugeMetricFamily(
-            f"{NAMESPACE}_worker_node_metrics_left_out",
-            "Nodes without koordlet_ series, because worker.node_metrics are shown already.",
-            float(len(nodes) - len(shown)),
-        )
+        left_out = _LEFT_OUT()
+        left_out.add_metric([], float(len(nodes) - len(shown)))
+        yield left_out
 
 
 def _add(

@@ -34,12 +34,12 @@ UNJUDGED_PEAKS = counter(
 )
 VIOLATIONS = counter("worker_peak_violations", "Judged peaks that usage exceeded.", _BY_PREDICTOR)
 SEVERITY = counter(
-    "worker_peak_severity",
+    "worker_peak_severity_ratio",
     "Sum over violations of the share of usage by which the peak was too low.",
     _BY_PREDICTOR,
 )
 SAVINGS = counter(
-    "worker_peak_savings",
+    "worker_peak_savings_ratio",
     "Sum over judged peaks of the share of the requests that was given away.",
     _BY_PREDICTOR,
 )

@@ -11,6 +11,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from pipeline.clock import Clock
+from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
 from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.connections import Connections, Listener
@@ -66,6 +67,7 @@ async def serve(
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
+    measure_event_loop_lag()
     sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)
     rules = rules or rules_of(settings)
     for note in rules.placement.notes:

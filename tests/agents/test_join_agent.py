@@ -270,12 +270,12 @@ async def test_a_sample_with_an_oversized_window_becomes_a_dead_letter(
 
 @pytest.mark.parametrize("value", [float("nan"), -0.1, float("inf"), 1e300])
 async def test_an_invalid_value_becomes_null_and_is_counted(value: float) -> None:
-    join, before = Fixture(), count(module.BAD_VALUES, NODE, "cpu_cores_max")
+    join, before = Fixture(), count(module.BAD_VALUES, "cpu_cores_max")
     await join.cursor.process([sample(0, cpu_cores_max=value)])
     (window,) = join.windows
     assert [column(window, f"cpu_cores_{name}")[0] for name in ("max", "avg")] == [None, 2.0]
     assert window.bad_values == {"cpu_cores_max": 1}
-    assert count(module.BAD_VALUES, NODE, "cpu_cores_max") - before == 1
+    assert count(module.BAD_VALUES, "cpu_cores_max") - before == 1
     assert join.output.letters == []
 
 
@@ -314,17 +314,6 @@ async def test_a_departure_is_appended_to_the_log() -> None:
     (window,) = join.windows
     assert (window.type, window.header.node, window.sample_offset) == ("departure", NODE, -1)
     assert [record.key for record in join.broker.records("t.windows")] == [NODE.encode()]
-
-
-async def test_counters_of_a_node_end_with_its_departure() -> None:
-    join = Fixture()
-    bad: dict[str, Any] = {"cpu_cores_max": -1.0, "memory_bytes_max": float("nan")}
-    await join.cursor.process([sample(0, **bad), sample(1, OTHER, **bad)])
-    await join.cursor.depart(NODE, APPENDED_MS)
-    labels = [each.labels for metric in module.BAD_VALUES.collect() for each in metric.samples]
-    assert {each["node"] for each in labels} & {NODE, OTHER} == {OTHER}
-    await join.cursor.process([sample(2, **bad)])
-    assert count(module.BAD_VALUES, NODE, "cpu_cores_max") == 1
 
 
 async def test_a_revoked_partition_is_not_written() -> None:

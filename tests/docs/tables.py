@@ -5,7 +5,6 @@ python -m tests.docs.tables    # `make docs`
 
 import ast
 import inspect
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-import grimp  # which import-linter is made of
 import msgspec
 
 from pipeline.extender import limits
@@ -43,6 +41,7 @@ from pipeline.settings.describe import allowed_values, description, written
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
+from tests.docs.metric_tables import METRIC_ROLES, labels_table, metric_rows, modules_with_metrics
 from tests.docs.record_tables import record_fields
 
 ROOT = Path(__file__).parents[2]
@@ -76,14 +75,6 @@ _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "NodeRequests": NodeRequestsArgs,
     "MigrationController": MigrationControllerArgs,
 }
-# Commands of roles that have a metrics page.
-_ROLES: Final = (
-    "exporter", "node-actuator", "worker", "watcher", "provider", "actuator", "planner", "evictor",
-    "notifier", "archive", "extender",
-)  # fmt: skip
-_DECLARES_METRICS: Final = re.compile(
-    r"^\w+(?:: Final)? = (?:counter|gauge|histogram)\(|MetricFamily\(", re.MULTILINE
-)
 
 
 def pages() -> dict[Path, str]:
@@ -104,6 +95,10 @@ def pages() -> dict[Path, str]:
         "reference/extender.md": {
             "plugins": _table(("plugin", "from", "what it does"), plugins),
             "limits": limits_table(limits),
+        },
+        "reference/metrics.md": {
+            "metrics": _table(("metric", "type", "unit", "labels", "roles", "help"), metric_rows()),
+            "labels": _table(("label", "values"), labels_table()),
         },
         "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
@@ -187,24 +182,19 @@ def _amount(name: str, value: float) -> str:
 
 def metrics_table() -> str:
     """The modules that declare metrics, by package, and the roles that import them."""
-    graph = grimp.build_graph("pipeline", "actuators", "node_exporter", cache_dir=None)
-    imports = {
-        role: graph.find_upstream_modules(f"pipeline.cli.{role.replace('-', '_')}")
-        for role in _ROLES
-    }
     files: dict[str, list[str]] = defaultdict(list)
     roles: dict[str, set[str]] = defaultdict(set)
-    for root in ("actuators", "node-exporter/node_exporter", "pipeline"):
-        for path in sorted((ROOT / root).rglob("*.py")):
-            if _DECLARES_METRICS.search(path.read_text()):
-                file, package = path.relative_to(ROOT), path.parent.relative_to(ROOT).as_posix()
-                files[package].append(f"[{path.name}](../../{file.as_posix()})")
-                module = ".".join(path.relative_to((ROOT / root).parent).with_suffix("").parts)
-                roles[package] |= {role for role in _ROLES if module in imports[role]}
+    for module, importers in sorted(modules_with_metrics().items()):
+        if module.rpartition(".")[0] == "pipeline":
+            continue  # metrics of every role
+        folder = "node-exporter/" if module.startswith("node_exporter.") else ""
+        path = Path(f"{folder}{module.replace('.', '/')}.py")
+        files[path.parent.as_posix()].append(f"[{path.name}](../../{path})")
+        roles[path.parent.as_posix()] |= {*importers}
     rows = [
         (
             f"`{package}`",
-            ", ".join(role for role in _ROLES if role in roles[package]),
+            ", ".join(role for role in METRIC_ROLES if role in roles[package]),
             ", ".join(files.pop(package)),
             f"[page]({page})",
         )

@@ -2,12 +2,21 @@
 
 import pytest
 
+from tests.docs.metric_tables import declarations, unit_of
 from tests.docs.tables import filled, pages
 
 
 def test_pages_have_the_tables_of_the_declarations() -> None:
     stale = [page.name for page, text in pages().items() if page.read_text() != text]
     assert stale == [], "run `make docs`"
+
+
+def test_every_metric_has_help_and_the_unit_of_its_name() -> None:
+    for name, metric in declarations().items():
+        assert metric.documentation.endswith("."), name
+        assert unit_of(metric)
+        base_unit = name.removesuffix("_total").rpartition("_")[2]
+        assert base_unit not in ("percent", "milliseconds", "ms", "kb", "mb", "millicores"), name
 
 
 def test_a_table_replaces_what_is_between_its_marks_and_nothing_else() -> None:

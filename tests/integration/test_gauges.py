@@ -157,7 +157,7 @@ async def test_a_gauge_of_an_exporter_decides_where_pods_may_go(
         assert f"{CONNTRACK} usage would be 90.0% of 100000, over the threshold of 80%" in text
         assert f"usage of {CONNTRACK} is unknown" in fleet.why_not("blind")[1]
         page = fleet.ask("/metrics")
-        assert f'springtide_table_gauge_nodes{{resource="{CONNTRACK}"}} 2.0' in page
+        assert f'springtide_table_extended_resource_nodes{{resource="{CONNTRACK}"}} 2.0' in page
 
         # It cools down, and the gauge of the other node vanishes.
         fleet.write("hot", "70000")

@@ -208,7 +208,7 @@ def test_metric_has_the_proposals_of_now_and_no_others(monkeypatch: pytest.Monke
         value = prediction(f"n{number}", offset=2, node_peaks=entity(5.5, 0.5))
         assert store.apply(f"n{number}".encode(), value)
     set_proposals(table, store, NOW, 180.0)
-    assert proposals() == {("gold", "node_cpu"): 70.0}
+    assert proposals() == {("gold", "node_cpu"): 0.7}
     monkeypatch.setattr(threshold_proposals, "MOST_POOLS", 0)
     set_proposals(table, store, NOW, 180.0)
     assert proposals() == {}

@@ -1,8 +1,10 @@
-"""Read range exports: the JSON that `/api/v1/query_range` of Prometheus answers."""
+"""Read what Prometheus answers as JSON: series over time of `/api/v1/query_range`, and one sample
+of each series of `/api/v1/query`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,12 +16,23 @@ from pipeline.processors.arrays import FloatArray, IntArray
 
 _HINT: Final = "save what /api/v1/query_range answers: docs/reference/backtest.md"
 _MOST_SECONDS: Final = 2.0**35
+_AT_ONCE: Final = 1000
 
 
 class RangeSeries(NamedTuple):
     """A series of an export: its labels, and values (n,) at Unix times (n,), NaN unknown."""
 
     labels: Mapping[str, str]
+    seconds: IntArray
+    values: FloatArray
+
+
+class RangeColumns(NamedTuple):
+    """The s series of an export, with m values: the labels of each, how many values it has (s,),
+    and all values (m,) at Unix times (m,), series after series, NaN unknown."""
+
+    labels: Sequence[Mapping[str, str]]
+    counts: IntArray
     seconds: IntArray
     values: FloatArray
 
@@ -41,48 +54,110 @@ class _Series(msgspec.Struct):
     values: list[tuple[float, str]]
 
 
+class _Sample(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
 _answers: Final = msgspec.json.Decoder(_Answer)
 _parts: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_series: Final = msgspec.json.Decoder(_Series)
+_series: Final = msgspec.json.Decoder(list[_Series])
+_samples: Final = msgspec.json.Decoder(list[_Sample])
 
 
 def read_range(body: bytes) -> list[RangeSeries]:
-    """The series of one answer; those without a value are left out.
+    """The series of one answer; those without a value are left out. Raises as `read_columns`."""
+    columns = read_columns(body)
+    if not len(columns.counts):
+        return []
+    ends = np.cumsum(columns.counts)[:-1]
+    parts = np.split(columns.seconds, ends), np.split(columns.values, ends)
+    return [RangeSeries(*each) for each in zip(columns.labels, *parts, strict=True)]
+
+
+def read_columns(body: bytes) -> RangeColumns:
+    """The series of one answer as columns; those without a value are left out.
 
     Raises InvalidRecordError for an error of Prometheus, for any other kind of answer, for text
     that is no JSON, for a value that is no number, and for a time that is no whole second.
     """
+    with _translated_errors():
+        parts = _parts.decode(_result(body, "matrix"))
+        # Some series at a time: numbers as Python objects take ten times the memory.
+        columns = [
+            _columns(_series.decode(_joined(parts[first : first + _AT_ONCE])))
+            for first in range(0, len(parts), _AT_ONCE)
+        ] or [_columns([])]
+    return RangeColumns(
+        [labels for each in columns for labels in each.labels],
+        *(np.concatenate([each[i] for each in columns]) for i in (1, 2, 3)),
+    )
+
+
+def read_vector(body: bytes) -> list[tuple[Mapping[str, str], float]]:
+    """Labels and value of each series in the answer of an instant query. Raises as
+    `read_columns`."""
+    with _translated_errors():
+        samples = _samples.decode(_result(body, "vector"))
+        return [(sample.metric, float(sample.value[1])) for sample in samples]
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
     try:
-        answer = _answers.decode(body)
-        if answer.status != "success" or answer.data is None:
-            raise InvalidRecordError(
-                f"Prometheus answered with an error: "
-                f"{answer.error_type or answer.status:.40}: {answer.error:.200}",
-                hint="repeat the query; shorten its range if it has too many points or samples",
-            )
-        if answer.data.result_type != "matrix":
-            raise InvalidRecordError(
-                f"the answer is a {answer.data.result_type:.40}, not a matrix", hint=_HINT
-            )
-        # One series at a time: numbers as Python objects take ten times the memory.
-        decoded = (_series.decode(part) for part in _parts.decode(answer.data.result))
-        return [_numbers(series) for series in decoded if series.values]
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        yield
+    except InvalidRecordError:
+        raise
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidRecordError(f"not an answer of Prometheus: {error!s:.200}", hint=_HINT) from (
             error
         )
 
 
-def _numbers(series: _Series) -> RangeSeries:
-    times = np.array([time for time, _ in series.values])
-    if not ((times >= 0.0) & (times <= _MOST_SECONDS) & (times == np.floor(times))).all():
+def _result(body: bytes, kind: str) -> msgspec.Raw:
+    answer = _answers.decode(body)
+    if answer.status != "success" or answer.data is None:
         raise InvalidRecordError(
-            f"{series.metric!r:.200}: a time is not a whole second since 1970",
+            f"Prometheus answered with an error: "
+            f"{answer.error_type or answer.status:.40}: {answer.error:.200}",
+            hint="repeat the query; shorten its range if it has too many points or samples",
+        )
+    if answer.data.result_type != kind:
+        raise InvalidRecordError(
+            f"the answer is a {answer.data.result_type:.40}, not a {kind}", hint=_HINT
+        )
+    return answer.data.result
+
+
+def _joined(parts: Sequence[msgspec.Raw]) -> bytes:
+    return b"[" + b",".join(map(bytes, parts)) + b"]"
+
+
+def _columns(series: Sequence[_Series]) -> RangeColumns:
+    own = [each for each in series if each.values]
+    counts = np.array([len(each.values) for each in own], np.int64)
+    times = np.array([time for each in own for time, _ in each.values], np.float64)
+    wrong = ~((times >= 0.0) & (times <= _MOST_SECONDS) & (times == np.floor(times)))
+    if wrong.any():
+        at = int(np.searchsorted(np.cumsum(counts), wrong.argmax(), side="right"))
+        raise InvalidRecordError(
+            f"{own[at].metric!r:.200}: a time is not a whole second since 1970",
             hint="give whole seconds as start, end and step of the query",
         )
-    texts = pa.array([text for _, text in series.values], pa.string())
+    texts = pa.array([text for each in own for _, text in each.values], pa.string())
     try:
         values = texts.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        values = np.concatenate([_numbers(each) for each in own])
+    labels = [each.metric for each in own]
+    return RangeColumns(labels, counts, times.astype(np.int64), values)
+
+
+def _numbers(series: _Series) -> FloatArray:
+    """The values of a series. Raises InvalidRecordError, which names it, if one is no number."""
+    texts = pa.array([text for _, text in series.values], pa.string())
+    try:
+        values: FloatArray = texts.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid as error:
         raise InvalidRecordError(f"{series.metric!r:.200}: {error!s:.200}", hint=_HINT) from error
-    return RangeSeries(series.metric, times.astype(np.int64), values)
+    return values

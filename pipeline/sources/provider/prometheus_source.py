@@ -4,7 +4,6 @@ A failed query is retried if the error is transient. If it still fails, its colu
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
@@ -14,7 +13,7 @@ import aiohttp
 
 from pipeline.bearer_tokens import authorization
 from pipeline.clock import Clock
-from pipeline.errors import SampleSourceError, UsageError, unanswered_reason
+from pipeline.errors import SampleSourceError, UsageError
 from pipeline.kube.api_client import Api
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
@@ -27,6 +26,8 @@ from pipeline.processors.imported_usage.prometheus_answers import (
 )
 from pipeline.processors.imported_usage.promql import Query, QueryGrid, queries
 from pipeline.settings import ProviderSettings, Settings
+from pipeline.sources.limits import CONCURRENT_QUERIES
+from pipeline.sources.prometheus_requests import TRANSIENT, get, retried
 from pipeline.sources.provider.sample_source import SampleSource
 from pipeline.tls import https_context
 
@@ -39,13 +40,6 @@ CLOCK_AHEAD: Final = gauge(
     "provider_clock_ahead_seconds", "Time that the local clock is ahead of Prometheus."
 )
 
-_ATTEMPTS: Final = 3
-_FIRST_PAUSE_SECONDS: Final = 0.5
-_MAX_CONCURRENT: Final = 4
-_MAX_BYTES: Final = 512 << 20
-_CHUNK_BYTES: Final = 1 << 18
-# Status codes of transient errors.
-_TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
 _SKEW_SECONDS: Final = 5.0
 
 
@@ -78,7 +72,7 @@ class PrometheusSession:
         self._clock = clock
         self._grid = query_grid(settings)
         self._queries = queries(settings.queries, self._grid)
-        self._concurrency = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._concurrency = asyncio.Semaphore(CONCURRENT_QUERIES)
         self._warned: set[str] = set()
 
     async def fetch(self, window: TimeWindow) -> FetchedUsage:
@@ -103,42 +97,36 @@ class PrometheusSession:
         return usage
 
     async def _answer(self, query: Query, window: TimeWindow) -> Matrix | SampleSourceError:
-        pause = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                async with self._concurrency:
-                    return await asyncio.to_thread(read_matrix, await self._request(query, window))
-            except SampleSourceError as error:
-                if not error.may_pass or attempt == _ATTEMPTS:
-                    return error
-            await self._clock.sleep(pause * (0.5 + random.random() / 2))
-            pause *= 2
-        raise AssertionError("the last attempt returns")
+        async def attempt() -> Matrix:
+            async with self._concurrency:
+                return await asyncio.to_thread(read_matrix, await self._request(query, window))
+
+        try:
+            return await retried(self._clock, attempt)
+        except SampleSourceError as error:
+            return error
 
     async def _request(self, query: Query, window: TimeWindow) -> bytes:
         params = {"query": query.text, "time": f"{window.end_ms / 1000:.3f}"}
         url = f"{self._settings.url.rstrip('/')}/api/v1/query"
-        timeout = aiohttp.ClientTimeout(total=self._settings.query_timeout_seconds)
+        timeout = self._settings.query_timeout_seconds
         try:
-            async with self._session.get(
-                url, params=params, headers=self._headers(), timeout=timeout, allow_redirects=False
-            ) as response:
-                self._note_clock(response.headers.get("Date", ""))
-                body = await _body(response)
-                status = response.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            answer = await get(self._session, url, params, self._headers(), timeout)
+        except SampleSourceError as error:
             REQUESTS.labels("no answer").inc()
             raise SampleSourceError(
-                f"{self._settings.url}: {unanswered_reason(error)}",
-                may_pass=True,
+                f"{self._settings.url}: {error.message}",
+                may_pass=error.may_pass,
                 hint="check provider.url, and whether Prometheus answers there",
             ) from error
-        REQUESTS.labels(str(status)).inc()
-        if status != 200:
+        self._note_clock(answer.date)
+        REQUESTS.labels(str(answer.status)).inc()
+        if answer.status != 200:
             raise SampleSourceError(
-                f"{self._settings.url}: {status} {error_text(body)}", may_pass=status in _TRANSIENT
+                f"{self._settings.url}: {answer.status} {error_text(answer.body)}",
+                may_pass=answer.status in TRANSIENT,
             )
-        return body
+        return answer.body
 
     def _headers(self) -> dict[str, str]:
         file = self._settings.token_file
@@ -161,15 +149,6 @@ class PrometheusSession:
             if text not in self._warned and len(self._warned) < 100:
                 self._warned.add(text)
                 log.warning("Prometheus needs attention", warning=text[:300])
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > _MAX_BYTES:
-            raise SampleSourceError(f"an answer of more than {_MAX_BYTES >> 20} MiB")
-    return bytes(body)
 
 
 @asynccontextmanager

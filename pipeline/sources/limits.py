@@ -1,0 +1,21 @@
+"""Time-outs and limits of requests to Prometheus, each with its reason."""
+
+from typing import Final
+
+REQUEST_ATTEMPTS: Final = 3
+"""With the pauses below a query is repeated for 1.5 s at most: over a dropped connection, and
+shorter than the window of a provider."""
+FIRST_PAUSE_SECONDS: Final = 0.5
+"""Before the second attempt; each further pause is twice as long."""
+CONCURRENT_QUERIES: Final = 4
+"""A Prometheus runs 20 queries at a time by default, for all its users."""
+MOST_ANSWER_BYTES: Final = 512 << 20
+"""Of one answer; a million values take 25 MB."""
+HISTORY_QUERY_SECONDS: Final = 120.0
+"""For one query of a report; the server's own default for its queries."""
+MOST_INNER_SAMPLES: Final = 10_000_000
+"""Samples that a query of a report computes on the server before it aggregates them: a fifth of the
+server's default limit, `--query.max-samples`, and 160 MB of its memory."""
+MOST_QUERY_HOURS: Final = 168
+"""Hours that a query of a report asks for. An answer has one value for each hour and series, and
+the server's limit is 11,000."""

@@ -51,9 +51,11 @@ class CalibratedRun:
         self._columns: Final = {step: column for column, step in enumerate(at.tolist())}
         self._every: Final = max(1, horizon.steps // _PREDICTIONS)
         # Names, not positions: what comes later may not change the random numbers of a pod.
-        self._nodes: Final = np.array([_id_of(name) for name in trace.nodes], np.int64)
+        self._nodes: Final = np.array([entity_id(name) for name in trace.nodes], np.int64)
         starts = zip(trace.pods, trace.start.tolist(), strict=True)
-        self._pods: Final = np.array([_id_of(f"{pod} {start}") for pod, start in starts], np.int64)
+        self._pods: Final = np.array(
+            [entity_id(f"{pod} {start}") for pod, start in starts], np.int64
+        )
         self._workloads: Final = _chains(trace, self._pods) if moved_pods_known else None
         most_departed = len(self._pods) if moved_pods_known else 0
         self.pools: Final = {
@@ -89,7 +91,7 @@ class CalibratedRun:
                     self.predictions[:, nodes, column, r] = peaks.peaks.T * _UNITS[r]
 
 
-def _id_of(name: str) -> int:
+def entity_id(name: str) -> int:
     """A number for a name, below 2^63, equal in every process."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 

@@ -71,7 +71,7 @@ class LoadAwareArgs(
         return tuple(sorted(named))
 
 
-_THRESHOLDS: Final = {"cpu": 65, "memory": 95}
+THRESHOLDS: Final = {"cpu": 65, "memory": 95}
 _FACTORS: Final = {"cpu": 85, "memory": 70}
 _WEIGHTS: Final = {"cpu": 1, "memory": 1}
 _DEFAULTS: Final[Mapping[str, int]] = {
@@ -96,7 +96,7 @@ def with_defaults(args: LoadAwareArgs) -> LoadAwareArgs:
         args,
         **missing,
         resource_weights=weights,
-        usage_thresholds=args.usage_thresholds or _THRESHOLDS,
+        usage_thresholds=args.usage_thresholds or THRESHOLDS,
         estimated_scaling_factors=_FACTORS | args.estimated_scaling_factors,
     )
 

@@ -17,7 +17,12 @@ from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.processors.overcommit.batch import batch as compute_batch
 from pipeline.processors.overcommit.mid import allocated, formula_in_force, unmeasured
 from pipeline.processors.overcommit.mid import mid as compute_mid
-from pipeline.processors.overcommit.resource_columns import NodeAmounts, PolicyColumns, percent_of
+from pipeline.processors.overcommit.resource_columns import (
+    NodeAmounts,
+    PodAmounts,
+    PolicyColumns,
+    percent_of,
+)
 from pipeline.processors.overcommit.tier import Tier
 from pipeline.processors.overcommit.window_columns import (
     Prod,
@@ -60,25 +65,40 @@ def offers(batch: WindowBatch, decided: Prod, others: Sequence[Prod]) -> NodeOff
     policies, pods = PolicyColumns(overcommit), pod_amounts(batch)
     requests, unmeasured_requests = allocated(len(batch), pods), unmeasured(len(batch), pods)
 
-    def mid_offer(nodes: NodeAmounts) -> Tier:
-        tier = _mid_by_formula(nodes, requests, policies, formulas)
-        return _without_buffer(tier, policies)
-
     nodes = _with_unmeasured(node_amounts(batch, decided), unmeasured_requests)
-    mid = mid_offer(nodes)
+    mid, of_batch = mid_and_batch(nodes, pods, requests, policies, formulas)
     lower_bound = mid.amount
     for prod in others:
         other = _with_unmeasured(with_prod(nodes, prod), unmeasured_requests)
-        smaller = np.minimum(lower_bound, mid_offer(other).amount)
+        smaller = np.minimum(lower_bound, _mid(other, requests, policies, formulas).amount)
         lower_bound = np.where(other.has_peak[:, None], smaller, lower_bound)
-    promised = np.where(policies.pair("promise_once"), mid.amount, 0)
     return NodeOffers(
         known=has_valid_amounts(batch),
         has_peak=nodes.has_peak,
         mid=mid,
         mid_lower_bound=lower_bound,
-        batch=_without_buffer(compute_batch(nodes, pods, policies, promised), policies),
+        batch=of_batch,
     )
+
+
+def mid_and_batch(
+    nodes: NodeAmounts,
+    pods: PodAmounts,
+    requests: IntArray,
+    policies: PolicyColumns,
+    formulas: Sequence[str],
+) -> tuple[Tier, Tier]:
+    """Mid and Batch of each node less the buffer; `requests` (nodes, 2) are those of Prod. The peak
+    in `nodes` includes the requests of pods without usage."""
+    mid = _mid(nodes, requests, policies, formulas)
+    promised = np.where(policies.pair("promise_once"), mid.amount, 0)
+    return mid, _without_buffer(compute_batch(nodes, pods, policies, promised), policies)
+
+
+def _mid(
+    nodes: NodeAmounts, requests: IntArray, policies: PolicyColumns, formulas: Sequence[str]
+) -> Tier:
+    return _without_buffer(_mid_by_formula(nodes, requests, policies, formulas), policies)
 
 
 def _with_unmeasured(nodes: NodeAmounts, requests: IntArray) -> NodeAmounts:

@@ -318,6 +318,10 @@ class SampleSourceError(SpringtideError):
         self.may_pass = may_pass
 
 
+class TooManySamplesError(SampleSourceError):
+    """Prometheus refuses a query that would load more samples than its limit."""
+
+
 class InvalidPolicyError(SpringtideError, ValueError):
     """A part of `slo-controller-config`, of an annotation or of a label is invalid."""
 

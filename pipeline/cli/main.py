@@ -77,6 +77,7 @@ COMMANDS = {
     "calibrate": _Command("Find the setting that saves most at a rate of violations.", "pipeline"),
     "what-if": _Command("Replay history under a policy, beside another one.", "pipeline"),
     "gaps": _Command("Show what pods left unused in traces, and what pooling saves.", "pipeline"),
+    "report": _Command("Show what a cluster wastes, from its Prometheus alone.", "pipeline"),
     "recommend": _Command("Show recommended requests for the pods of each workload.", "pipeline"),
     "recommend-thresholds": _Command(
         "Propose thresholds of usage for node pools, by three sigma.", "pipeline"

@@ -5,14 +5,15 @@ with local_prometheus([{"job_name": "node", "static_configs": [...]}]) as promet
 """
 
 import json
+import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.local.build_programs import ensure_prometheus
+from pipeline.local.build_programs import ensure_prometheus, ensure_promtool
 from tests.http_program import REQUEST_SECONDS, http_program
 
 
@@ -32,23 +33,43 @@ class LocalPrometheus(NamedTuple):
 
 @contextmanager
 def local_prometheus(
-    jobs: Sequence[Mapping[str, Any]], rules: Mapping[str, str] | None = None
+    jobs: Sequence[Mapping[str, Any]],
+    rules: Mapping[str, str] | None = None,
+    recorded: Iterable[str] = (),
+    flags: Sequence[str] = (),
 ) -> Iterator[LocalPrometheus]:
     """Start a Prometheus, and close it at the end of the `with` block.
 
-    `jobs` are entries of `scrape_configs`, `rules` are recording rules: PromQL by name. Raises
-    `ControlPlaneError` if it does not become ready.
+    `jobs` are entries of `scrape_configs`, `rules` are recording rules: PromQL by name. `recorded`
+    are the lines of an OpenMetrics file whose samples it has from the beginning, `flags` further
+    flags. Raises `ControlPlaneError` if it does not become ready.
     """
 
     def arguments(folder: Path, address: str) -> list[str]:
         _configure(folder, jobs, rules or {})
+        _record(recorded, folder)
         return [
-            f"--config.file={folder / 'prometheus.yml'}",
+            f"--config.file={folder / 'prometheus.yml'}", "--storage.tsdb.retention.time=100y",
             f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}",
+            *flags,
         ]  # fmt: skip
 
     with http_program(ensure_prometheus(), arguments, "/-/ready") as running:
         yield LocalPrometheus(running.url)
+
+
+def _record(lines: Iterable[str], folder: Path) -> None:
+    """Write blocks with these samples, as `promtool` makes them; nothing without any line."""
+    file = folder / "recorded.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    if not file.stat().st_size:
+        return
+    # It reads the file once for each block.
+    command = [
+        "tsdb", "create-blocks-from", "--max-block-duration=7d", "openmetrics", str(file),
+        str(folder / "data"),
+    ]  # fmt: skip
+    subprocess.run([str(ensure_promtool()), *command], check=True, capture_output=True)
 
 
 def _configure(folder: Path, jobs: Sequence[Mapping[str, Any]], rules: Mapping[str, str]) -> None:

@@ -1,0 +1,124 @@
+"""The queries to Prometheus for a report: metrics of kube-state-metrics, and of the kubelet's
+cAdvisor.
+
+Instant queries are evaluated at the end of the history, range queries once an hour. Aggregation is
+left to the server: an answer has one value for each pod and hour at most. `$hours` is the length of
+the history, `$rate` the span over which cpu is averaged, `$match` further matchers of labels. The
+containers of a pod are summed; a container that two series report, as after a restart, counts once.
+"""
+
+from __future__ import annotations
+
+import re
+from string import Template
+from typing import Final, NamedTuple
+
+from pipeline.errors import UsageError
+
+_POD: Final = "namespace, pod, node, instance"
+_CONTAINERS: Final = '{container!="", container!="POD", pod!=""$match}'
+_CPU: Final = "container_cpu_usage_seconds_total"
+_MEMORY: Final = "container_memory_working_set_bytes"
+_ROOT: Final = '{id="/"$match}'
+_AMOUNTS: Final = "cpu|memory"
+_TIERS: Final = "kubernetes_io_(batch|mid)_(cpu|memory)"
+_INTERVALS_OF_RATE: Final = 4
+_RATE_MINUTES: Final = (5, 10, 15, 20, 30, 60)
+RATE_SECONDS: Final = 60 * _RATE_MINUTES[0]
+"""cpu is averaged over this span, unless scrapes are too far apart."""
+
+
+def _of_pods(samples: str) -> str:
+    return f"sum by ({_POD}) (max by ({_POD}, container) ({samples}))"
+
+
+def _stated(metric: str, resources: str) -> str:
+    series = f'{metric}{{resource=~"{resources}", node!=""$match}}'
+    labels = "namespace, pod, node"
+    return (
+        f"sum by ({labels}, resource) (max by ({labels}, container, resource) "
+        f"(last_over_time({series}[${{hours}}h])))"
+    )
+
+
+def _of_nodes(metric: str) -> str:
+    return f'max by (node, resource) ({metric}{{resource=~"{_AMOUNTS}"$match}})'
+
+
+def _last(labels: str, series: str) -> str:
+    return f"max by ({labels}) (last_over_time({series}[${{hours}}h]))"
+
+
+INSTANT: Final = {
+    "allocatable": _of_nodes("kube_node_status_allocatable"),
+    "capacity": _of_nodes("kube_node_status_capacity"),
+    "node_labels": 'kube_node_labels{node!=""$match}',
+    "running": 'max by (namespace, pod, node) (kube_pod_info{node!=""$match}) '
+    "and on (namespace, pod) (max by (namespace, pod) "
+    '(kube_pod_status_phase{phase=~"Pending|Running"$match}) == 1)',
+    "pods": _last(
+        "namespace, pod, node, created_by_kind, created_by_name", 'kube_pod_info{node!=""$match}'
+    ),
+    "replicasets": _last(
+        "namespace, replicaset, owner_kind, owner_name",
+        'kube_replicaset_owner{owner_kind!="", owner_kind!="<none>"$match}',
+    ),
+    "jobs": _last(
+        "namespace, job_name, owner_kind, owner_name",
+        'kube_job_owner{owner_kind!="", owner_kind!="<none>"$match}',
+    ),
+    "requests": _stated("kube_pod_container_resource_requests", f"{_AMOUNTS}|{_TIERS}"),
+    "limits": _stated("kube_pod_container_resource_limits", _AMOUNTS),
+    "cpu_mean": f"avg_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[1h])')})[${{hours}}h:1h])",
+    "memory_mean": (
+        f"avg_over_time(({_of_pods(f'avg_over_time({_MEMORY}{_CONTAINERS}[1h])')})[${{hours}}h:1h])"
+    ),
+}
+"""Instant queries by name."""
+
+NODE_RANGES: Final = {
+    "node_cpu": f"max by (node, instance) (rate({_CPU}{_ROOT}[1h]))",
+    "node_memory": f"max by (node, instance) (avg_over_time({_MEMORY}{_ROOT}[1h]))",
+}
+"""Range queries of nodes: average usage of each hour."""
+POD_RANGES: Final = {
+    "cpu": f"max_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[$rate])')})[1h:$rate])",
+    "memory": _of_pods(f"max_over_time({_MEMORY}{_CONTAINERS}[1h])"),
+}
+"""Range queries of pods: the highest usage of each hour. That of memory is the sum of the highest
+of each container."""
+
+SCRAPES: Final = f"quantile(0.5, count_over_time({_CPU}{_CONTAINERS}[1h]))"
+"""How often a container was scraped in the last hour, in the middle of all containers."""
+
+_MATCHER: Final = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"')
+
+
+class Span(NamedTuple):
+    """What queries ask for: the length of the history, the span of rates, and further matchers,
+    such as `cluster="prod"`."""
+
+    hours: int
+    rate_seconds: int = RATE_SECONDS
+    matchers: tuple[str, ...] = ()
+
+
+def filled(query: str, span: Span) -> str:
+    """The text of a query. Raises `UsageError` for a matcher that is none."""
+    for matcher in span.matchers:
+        if not _MATCHER.fullmatch(matcher):
+            raise UsageError(
+                f"{matcher!r:.100} is not a matcher of labels", hint='such as cluster="prod"'
+            )
+    return Template(query).substitute(
+        hours=span.hours,
+        rate=f"{span.rate_seconds}s",
+        match="".join(f", {matcher}" for matcher in span.matchers),
+    )
+
+
+def rate_seconds(scrapes_per_hour: float) -> int:
+    """The span over which cpu is averaged: at least four scrapes; an hour at most."""
+    interval_minutes = 60.0 / max(scrapes_per_hour, 1.0)
+    least = _INTERVALS_OF_RATE * interval_minutes
+    return 60 * next((m for m in _RATE_MINUTES if m >= least), _RATE_MINUTES[-1])

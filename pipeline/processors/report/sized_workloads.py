@@ -1,0 +1,149 @@
+"""Requests for the pods of each workload, by the formulas of `springtide recommend`.
+
+A sample is the highest usage of a pod in an hour, where a worker takes a quantile of a window.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.processors.arrays import FloatArray, IntArray
+from pipeline.processors.model.histogram import quantiles
+from pipeline.processors.model.model_config import KOORDINATOR, VPA
+from pipeline.processors.model.resource_pairs import TO_KUBERNETES
+from pipeline.processors.predictors.vpa import FLOOR
+from pipeline.processors.recommendation import FRACTIONS, bounds
+from pipeline.processors.report.cluster_usage import HOUR_SECONDS, ClusterUsage
+
+_DAY_HOURS: Final = 24
+_LEAST_WEIGHT_CORES: Final = 0.1
+_MOST_WEIGHT_CORES: Final = 1000.0
+PERCENTILES: Final = (0.95, 0.98)
+"""Quantiles of the predictor `percentile` for cpu and memory."""
+
+
+class SizedWorkloads(NamedTuple):
+    """Workloads by name. `workload_index` (n,) is that of each pod, -1 without one. `lower`,
+    `target` and `upper` (w, 2) are the request of each pod and the bounds within which a request
+    may stay, `peaks` (w, 2) the peak of all pods together by the predictor `percentile`; NaN is
+    unknown. `history_days` (w,) is the confidence in them."""
+
+    names: tuple[str, ...]
+    workload_index: IntArray
+    lower: FloatArray
+    target: FloatArray
+    upper: FloatArray
+    peaks: FloatArray
+    history_days: FloatArray
+
+
+def sized_workloads(usage: ClusterUsage) -> SizedWorkloads:
+    """The requests of the workloads with a pod in `usage`."""
+    names = tuple(sorted({*usage.workloads} - {""}))
+    number = {name: i for i, name in enumerate(names)}
+    index = np.array([number.get(name, -1) for name in usage.workloads], np.int64)
+    days = _history_days(usage, index, len(names))
+    weights = (
+        _cpu_weights(usage, index, len(names)), _memory_weights(usage, index, len(names))
+    )  # fmt: skip
+    by_resource = [
+        bounds(quantiles(weights[r], VPA.layouts[r], FRACTIONS), days, FLOOR[r]) for r in range(2)
+    ]
+    lower, target, upper = (
+        np.stack([both[i] for both in by_resource], axis=1) * TO_KUBERNETES for i in range(3)
+    )
+    peaks = _peaks(usage, index, len(names))
+    return SizedWorkloads(names, index, lower, target, upper, peaks, days)
+
+
+def _samples(usage: ClusterUsage, index: IntArray, r: int) -> tuple[IntArray, IntArray]:
+    """Pod and hour of each known sample of pods with a workload."""
+    pods, hours = (~np.isnan(usage.highest[:, :, r])).nonzero()
+    has_workload = index[pods] >= 0
+    return pods[has_workload], hours[has_workload]
+
+
+def _decay(
+    hours: FloatArray | IntArray, usage: ClusterUsage, half_life_seconds: float
+) -> FloatArray:
+    """The weight of samples at the end of these hours, 1 at the end of the last one."""
+    age = (usage.hours - 1 - hours) * HOUR_SECONDS
+    weight: FloatArray = 2.0 ** (-age / half_life_seconds)
+    return weight
+
+
+def _histogram(
+    workloads: IntArray, buckets: IntArray, weights: FloatArray, count: int, size: int
+) -> FloatArray:
+    flat: FloatArray = np.bincount(
+        workloads * size + buckets, weights, minlength=count * size
+    ).astype(np.float64)
+    return flat.reshape(count, size)
+
+
+def _cpu_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+    """Histograms of cpu: a sample weighs the request of its pod."""
+    layout = VPA.layouts[0]
+    pods, hours = _samples(usage, index, 0)
+    request = usage.requests[:, 0] / TO_KUBERNETES[0]
+    request = np.where(request > _MOST_WEIGHT_CORES, _LEAST_WEIGHT_CORES, request)
+    weights = np.maximum(request, _LEAST_WEIGHT_CORES)[pods]
+    weights = weights * _decay(hours, usage, VPA.half_life_seconds[0])
+    values = usage.highest[pods, hours, 0] / TO_KUBERNETES[0]
+    return _histogram(index[pods], layout.digitize(values), weights, count, layout.num_buckets)
+
+
+def _memory_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+    """Histograms of memory: one peak of each pod and 24 hours from its first sample on, which
+    weighs as at their end."""
+    layout = VPA.layouts[1]
+    pods, hours = _samples(usage, index, 1)
+    if not len(pods):
+        return np.zeros((count, layout.num_buckets))
+    first = np.zeros(len(usage.pods), np.int64)
+    begins = np.flatnonzero(np.diff(pods, prepend=-1))  # ordered by pod, then hour
+    first[pods[begins]] = hours[begins]
+    day = (hours - first[pods]) // _DAY_HOURS
+    starts = np.flatnonzero(np.diff(pods, prepend=-1) | np.diff(day, prepend=-1))
+    peaks = np.maximum.reduceat(usage.highest[pods, hours, 1], starts)
+    own, ends = pods[starts], first[pods[starts]] + (day[starts] + 1) * _DAY_HOURS
+    weights = _decay(ends, usage, VPA.half_life_seconds[1])
+    return _histogram(index[own], layout.digitize(peaks), weights, count, layout.num_buckets)
+
+
+def _history_days(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+    """From the first to the last sample of any pod, at most what all samples together cover."""
+    first, last = np.full(count, usage.hours), np.zeros(count, np.int64)
+    samples = np.zeros(count, np.int64)
+    for r in range(2):
+        pods, hours = _samples(usage, index, r)
+        np.minimum.at(first, index[pods], hours)
+        np.maximum.at(last, index[pods], hours)
+        if r == 0:
+            samples = np.bincount(index[pods], minlength=count)
+    lifetime = np.maximum(last - first, 0)
+    days: FloatArray = np.minimum(lifetime, samples) / _DAY_HOURS
+    return days
+
+
+def _peaks(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+    """The peak of all pods of each workload together, by `percentile`, (w, 2)."""
+    peaks = np.full((count, 2), np.nan)
+    for r, layout in enumerate(KOORDINATOR.layouts):
+        pods, hours = _samples(usage, index, r)
+        cells = index[pods] * usage.hours + hours
+        sums = np.bincount(cells, usage.highest[pods, hours, r], minlength=count * usage.hours)
+        has_any = np.bincount(cells, minlength=count * usage.hours) > 0
+        (at,) = has_any.nonzero()
+        workloads, hour = at // usage.hours, at % usage.hours
+        weights = _histogram(
+            workloads,
+            layout.digitize(sums[at] / TO_KUBERNETES[r]),
+            _decay(hour, usage, KOORDINATOR.half_life_seconds[r]),
+            count,
+            layout.num_buckets,
+        )
+        peaks[:, r] = quantiles(weights, layout, PERCENTILES[r : r + 1])[0] * TO_KUBERNETES[r]
+    return peaks

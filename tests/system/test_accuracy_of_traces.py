@@ -31,7 +31,7 @@ from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.windows import encode_window
 from tests.system.harness import Record, Stage, Worker, copy_windows, create_stage, gather
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 NODES, STEPS = 4, 1000
@@ -118,7 +118,8 @@ async def accuracy_of(trace: Trace, broker: LocalKafka, folder: Path) -> list[Ac
     )  # fmt: skip
     worker = Worker(stage, folder, options=options)
     worker.start()
-    logs = await gather(stage, [])
+    # A worker learns 4,000 windows here, which takes minutes on a busy machine.
+    logs = await gather(stage, [], timeout=600)
     assert worker.stop() == 0
     return [
         decode_json(AccuracyRecord, record.value or b"")

@@ -128,6 +128,7 @@ chaos: setup jars ## Everything under faults of a seed; ARGS="--seed 7 --minutes
 docs: setup ## Write settings and tables of declarations, such as topics and limits, into docs
 	@$(BIN)/python -m tests.docs.tables
 	@$(BIN)/python -m tests.deploy.values_schema
+	@$(BIN)/python -m tests.deploy.monitoring_files
 
 # --no-emit-options: a lock must not contain a registry or the directories of one machine.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \

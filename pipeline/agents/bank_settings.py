@@ -10,6 +10,7 @@ import msgspec
 from pipeline.errors import SettingsError
 from pipeline.processors.model.histogram import Layout, exponential_layout
 from pipeline.processors.model.model_config import KOORDINATOR, VPA, ModelConfig, Profile
+from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.settings import BucketSettings, HalfLifeSettings, HistogramSettings, Settings
 from pipeline.settings.base import Section
 from pipeline.settings.model_settings import ModelSettings
@@ -49,6 +50,16 @@ def model_config(settings: Settings) -> ModelConfig:
         drift=model.drift,
         strategy=_strategy(model),
     )
+
+
+def declared_risks(config: ModelConfig) -> dict[str, float]:
+    """The share of peaks that usage may exceed, of each predictor that has the option `risk`."""
+    declarations = {name: PREDICTORS.get(name).declaration for name in config.predictors}
+    return {
+        name: float(declaration.checked(config.options.get(name, {}))["risk"])
+        for name, declaration in declarations.items()
+        if any(option.name == "risk" for option in declaration.options)
+    }
 
 
 def _strategy(model: ModelSettings) -> Strategy:

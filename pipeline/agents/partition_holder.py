@@ -17,7 +17,7 @@ from itertools import product
 from typing import Any
 
 from pipeline.agents.apply_windows import LAST_END
-from pipeline.agents.bank_settings import model_config
+from pipeline.agents.bank_settings import declared_risks, model_config
 from pipeline.agents.checkpoint_rounds import CheckpointRounds
 from pipeline.agents.cluster_state import ClusterStateTopics, follow
 from pipeline.agents.consume import consume
@@ -63,6 +63,11 @@ OPEN_ALERTS = gauge(
 )
 NODES = gauge("worker_nodes", "Nodes with models in this worker.")
 WORKLOADS = gauge("worker_workloads", "Models of workloads, one per node and workload.")
+DECLARED_RISK = gauge(
+    "worker_declared_risk_ratio",
+    "Share of peaks of Prod that usage may exceed, as a predictor with this option declares.",
+    ["predictor"],
+)
 DROPPED = gauge(
     "worker_dropped_workloads",
     "Models of workloads without pods that were dropped because their node had too many.",
@@ -99,6 +104,8 @@ class PartitionHolder:
         )
         WORKLOADS.set_function(lambda: 0 if self._bank is None else len(self._bank.workloads))
         DROPPED.set_function(lambda: 0 if self._bank is None else self._bank.workloads.dropped)
+        for predictor, risk in declared_risks(model_config(settings)).items():
+            DECLARED_RISK.labels(predictor).set(risk)
         for (rule, name), (level, severity) in product(
             enumerate(RULES), enumerate(SEVERITIES, start=1)
         ):

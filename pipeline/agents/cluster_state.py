@@ -1,5 +1,6 @@
 """The cluster state: nodes and pods of one partition, from the topics `nodes` and `pods`, and the
-means and outcomes of node pools, which all partitions share (`fleet_topic`).
+means and outcomes of node pools and the histories of workloads, which all partitions share
+(`fleet_topic`).
 
 `ClusterStateTopics.load` reads both topics to their current end, `follow` keeps the state current.
 An invalid record becomes a dead letter and changes nothing. The order between the two topics is
@@ -24,6 +25,8 @@ from pipeline.topics.nodes import KnownNode, check_node_name
 from pipeline.topics.pods import PodFacts, check_pod, split_pod_key
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.registry import NODES, PODS
+from pipeline.topics.workload_histories import WorkloadHistoryRecord
+from pipeline.topics.workloads import Workload
 
 log = get_logger(__name__)
 
@@ -35,7 +38,8 @@ _FETCHING: Final = Fetching(min_bytes=1024 * 1024, max_wait_ms=250)
 
 
 class ClusterState:
-    """The nodes and pods of one partition, and `pool_means` and `pool_outcomes` of all pools.
+    """The nodes and pods of one partition, `pool_means` and `pool_outcomes` of all pools, and
+    `workload_histories` of all workloads.
 
     `node_records` are the encoded node records. `deleted_nodes` are the names of nodes whose last
     record is a tombstone, oldest first; the oldest are dropped.
@@ -45,9 +49,11 @@ class ClusterState:
         self,
         pool_means: Mapping[str, PoolMeans] | None = None,
         pool_outcomes: Mapping[str, PoolOutcomesRecord] | None = None,
+        workload_histories: Mapping[Workload, WorkloadHistoryRecord] | None = None,
     ) -> None:
         self.pool_means = {} if pool_means is None else pool_means
         self.pool_outcomes = {} if pool_outcomes is None else pool_outcomes
+        self.workload_histories = {} if workload_histories is None else workload_histories
         self.nodes: dict[str, KnownNode] = {}
         # Encoded: only views need whole records, which is rare.
         self.node_records: dict[str, bytes] = {}

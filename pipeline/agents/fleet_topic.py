@@ -1,6 +1,7 @@
-"""The means and the outcomes of node pools, read from the topic `fleet`; all partitions of a worker
-share them."""
+"""The means and the outcomes of node pools and the histories of workloads, read from the topic
+`fleet`; all partitions of a worker share them."""
 
+from collections.abc import Hashable
 from typing import Final, Protocol, TypeVar
 
 from pipeline.agents.refusals import Refuse
@@ -18,14 +19,22 @@ from pipeline.topics.pool_means import (
 )
 from pipeline.topics.pool_outcomes import OUTCOMES, PoolOutcomesRecord
 from pipeline.topics.registry import FLEET
+from pipeline.topics.workload_histories import (
+    WorkloadHistoryRecord,
+    check_history,
+    workload_of_key,
+)
+from pipeline.topics.workloads import Workload
 
 OLDER: Final = counter(
     "worker_older_pool_means",
-    "Records of node pools that were ignored because a newer one had been applied.",
+    "Records of node pools and workloads that were ignored because a newer one had been applied.",
 )
 
 MAX_POOLS: Final = 1000
 """Limit of remembered pools, the last changed ones: names cost nothing."""
+MAX_HISTORIES: Final = 25_000
+"""Limit of remembered histories of workloads, more than are published; they take 20 MB."""
 FLEET_PARTITION: Final = 0
 """The only partition of `fleet`."""
 
@@ -35,11 +44,13 @@ class _Dated(Protocol):
     def at_ms(self) -> int: ...
 
 
+_Key = TypeVar("_Key", bound=Hashable)
 _Known = TypeVar("_Known", bound=_Dated)
 
 
 class FleetTopic:
-    """The newest `means` and `outcomes` of each pool, and the position in `fleet`.
+    """The newest `means` and `outcomes` of each pool, the newest `histories` of workloads, and the
+    position in `fleet`.
 
     A record dated more than `ahead_seconds` after its append time is refused.
     """
@@ -48,6 +59,7 @@ class FleetTopic:
         self.name = FLEET.full_name(prefix)
         self.means: dict[str, PoolMeans] = {}
         self.outcomes: dict[str, PoolOutcomesRecord] = {}
+        self.histories: dict[Workload, WorkloadHistoryRecord] = {}
         self.next_offset = 0
         self._topic_id: str | None = None
         self._refuse = refuse
@@ -60,6 +72,7 @@ class FleetTopic:
         if topic_id != self._topic_id or end < self.next_offset:
             self.means.clear()
             self.outcomes.clear()
+            self.histories.clear()
             self.next_offset = first
         self._topic_id = topic_id
         start = max(first, self.next_offset)
@@ -80,10 +93,15 @@ class FleetTopic:
         check_readable(record.value)
         if (pool := pool_of_key(record.key, MEANS)) is not None:
             means = None if record.value is None else self._means(record.value, pool, record)
-            _replace(self.means, pool, means)
+            _replace(self.means, pool, means, MAX_POOLS)
         elif (pool := pool_of_key(record.key, OUTCOMES)) is not None:
             outcomes = None if record.value is None else self._outcomes(record.value, pool, record)
-            _replace(self.outcomes, pool, outcomes)
+            _replace(self.outcomes, pool, outcomes, MAX_POOLS)
+        elif (workload := workload_of_key(record.key)) is not None:
+            history = (
+                None if record.value is None else self._history(record.value, workload, record)
+            )
+            _replace(self.histories, workload, history, MAX_HISTORIES)
         # A newer planner may write records of other kinds.
 
     def _means(self, value: bytes, pool: str, record: LogRecord) -> PoolMeans:
@@ -98,19 +116,27 @@ class FleetTopic:
         check_date(pool, outcomes.at, record.appended_ms, self._ahead_seconds)
         return outcomes
 
+    def _history(
+        self, value: bytes, workload: Workload, record: LogRecord
+    ) -> WorkloadHistoryRecord:
+        history = decode_json(WorkloadHistoryRecord, value)
+        check_history(history, workload, record.appended_ms, self._ahead_seconds)
+        return history
 
-def _replace(known: dict[str, _Known], pool: str, new: _Known | None) -> None:
-    """Replace what is known of a pool, unless that is newer."""
+
+def _replace(known: dict[_Key, _Known], key: _Key, new: _Known | None, most: int) -> None:
+    """Replace what is known of a pool or workload, unless that is newer. The `most` that changed
+    last stay."""
     if new is None:
-        known.pop(pool, None)
+        known.pop(key, None)
         return
-    old = known.get(pool)
+    old = known.get(key)
     if old is not None and new.at_ms < old.at_ms:
         OLDER.inc()  # of two planners, or of one that was paused
         return
-    known.pop(pool, None)
-    known[pool] = new
-    if len(known) > MAX_POOLS:
+    known.pop(key, None)
+    known[key] = new
+    if len(known) > most:
         del known[next(iter(known))]
 
 

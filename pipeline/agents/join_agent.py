@@ -31,6 +31,11 @@ from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.processors.join.joined_histories import (
+    joined_histories,
+    prod_workloads,
+    step_ends,
+)
 from pipeline.processors.join.joined_outcomes import joined_outcomes
 from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.pool_means import known_percent
@@ -43,6 +48,7 @@ from pipeline.processors.join.sample_join import (
 )
 from pipeline.topics.hot_node_policy import DEFAULT_POOL
 from pipeline.topics.nodes import KnownNode, Strategy
+from pipeline.topics.pod_columns import PodColumns
 from pipeline.topics.registry import MAX_SAMPLE_BYTES, SAMPLES, WINDOWS
 from pipeline.topics.resource_amounts import is_gauge
 from pipeline.topics.sample_rows import read_rows
@@ -55,6 +61,8 @@ from pipeline.topics.windows import (
     encode_window,
     retraction,
 )
+from pipeline.topics.workload_histories import WorkloadHistoryRecord
+from pipeline.topics.workloads import Workload
 
 log = get_logger(__name__)
 
@@ -138,6 +146,7 @@ class JoinCursor:
         self._warned: set[str] = set()
         self._pod_facts: dict[str, ListingFacts] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
+        self._workloads: dict[str, tuple[PodColumns, frozenset[Workload]]] = {}
 
     @property
     def owned(self) -> bool:
@@ -187,6 +196,7 @@ class JoinCursor:
             await self._append([_EncodedWindow(record)], end.appended_ms)
             self._pod_facts.pop(node, None)
             self._facts.pop(node, None)
+            self._workloads.pop(node, None)
             if end.type == "departure":
                 self.unknown_nodes.discard(node)
             self._warned &= self.cluster_state.deleted_nodes.keys()
@@ -275,7 +285,7 @@ class JoinCursor:
             sample_offset=record.offset,
             appended_ms=record.appended_ms,
             pod_facts=pod_facts,
-            facts=self._facts_of(objects.record, sample.header),
+            facts=self._facts_of(objects.record, sample.header, pod_facts.columns),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
         self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
@@ -301,9 +311,12 @@ class JoinCursor:
                       partition=self.ownership.partition, nodes=MAX_UNKNOWN_NODES)  # fmt: skip
         return False
 
-    def _facts_of(self, record: KnownNode | None, header: SampleHeader) -> NodeFacts | None:
+    def _facts_of(
+        self, record: KnownNode | None, header: SampleHeader, pods: PodColumns
+    ) -> NodeFacts | None:
         """Return the facts of a node, computed once per record: windows come more often. Only means
-        and outcomes of its pool, if they are needed, depend on the window."""
+        and outcomes of its pool, and histories of workloads that come to it, if they are needed,
+        depend on the window."""
         if record is None:
             return None
         cached = self._facts.get(record.node)
@@ -318,6 +331,8 @@ class JoinCursor:
         )
         if outcomes is not None:
             facts = msgspec.structs.replace(facts, pool_outcomes=outcomes)
+        if histories := self._histories_of(record.node, header, pods):
+            facts = msgspec.structs.replace(facts, workload_histories=histories)
         if policy is None or not policy.use_deviation_thresholds:
             return facts
         means = state.pool_means.get(policy.pool)
@@ -326,3 +341,18 @@ class JoinCursor:
             WITHOUT_MEANS.inc()
         policy = msgspec.structs.replace(policy, mean_percent=percent)
         return msgspec.structs.replace(facts, hot_nodes=policy)
+
+    def _histories_of(
+        self, node: str, header: SampleHeader, pods: PodColumns
+    ) -> tuple[WorkloadHistoryRecord, ...]:
+        """Histories of the workloads that came to a node since five minutes of UTC ended last; of
+        all its workloads if nothing is known of it yet."""
+        start_ms, end_ms = header.window_start_ms, header.window_end_ms
+        if not step_ends(start_ms, end_ms):
+            return ()
+        known, workloads = self._workloads.get(node, (None, frozenset[Workload]()))
+        if known is pods:
+            return ()
+        present = prod_workloads(pods)
+        self._workloads[node] = pods, present
+        return joined_histories(self.cluster_state.workload_histories, present - workloads, end_ms)

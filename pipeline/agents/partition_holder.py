@@ -30,7 +30,7 @@ from pipeline.agents.partition_models import ModelRules
 from pipeline.agents.recommendation_agent import (
     PUBLISHING_PARTITION,
     Places,
-    publish_recommendations,
+    publish_from_checkpoints,
     publish_repeatedly,
 )
 from pipeline.agents.recovery import Recovery
@@ -291,7 +291,10 @@ class PartitionHolder:
                 kafka.topic_prefix, kafka.partitions, partial(open_reader, self._client)
             )
             ownership = loaded[PUBLISHING_PARTITION].ownership
-            publish = partial(publish_recommendations, places, recovery.output, ownership)
+            publish = partial(
+                publish_from_checkpoints,
+                places, recovery.output, ownership, recovery.fleet.histories,
+            )  # fmt: skip
             self.run_task(
                 publish_repeatedly(publish, worker.recommendation_interval_seconds, self._clock)
             )

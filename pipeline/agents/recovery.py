@@ -179,7 +179,8 @@ class Recovery:
             except ReplayAgainError:
                 bank.clear()
         failures.ranges.clear()
-        cluster_state = ClusterState(self.fleet.means, self.fleet.outcomes)
+        fleet = self.fleet
+        cluster_state = ClusterState(fleet.means, fleet.outcomes, fleet.histories)
         starts: dict[str, int] = {}
         if previous is not None and not self.cluster_state_topics.differ(previous.topic_ids, ids):
             cluster_state, starts = previous.join.cluster_state, previous.cluster_state_ends

@@ -122,10 +122,12 @@ HEARTBEATS: Final = Topic(
     written_by="cluster watcher", record="heartbeats",
 )  # fmt: skip
 FLEET: Final = Topic(
-    name="fleet", key="pool/name, outcomes/name or hour/n", partitions=1,
+    name="fleet", key="pool/name, outcomes/name, hour/n or workloads/namespace/kind/name",
+    partitions=1,
     value="mean usage of the nodes of a pool, for thresholds that are distances from it; outcomes "
-    "of calibrated peaks of a pool; usage of pools and workloads by the hour",
-    written_by="planner", record="pool_means",
+    "of calibrated peaks of a pool; usage of pools and workloads by the hour; what a pod of a "
+    "workload used in the last days",
+    written_by="planner, worker of partition 0", record="pool_means",
 )  # fmt: skip
 WINDOWS: Final = Topic(
     name="windows", key="node", codec="json + arrow", retention_ms=3 * DAY_MS,

@@ -40,8 +40,12 @@ from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.sample_rows import FloatArray, Listing, SampleRows, read_rows
 from pipeline.topics.samples import Origin, SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.workload_histories import WorkloadHistoryRecord
 
 POD_COLUMNS: Final = DecodedPods.__struct_fields__
+
+MOST_HISTORIES: Final = 64
+"""Histories of workloads in a window: at most 50 KB."""
 
 _CACHED_NODES: Final = 16_384
 _CACHED_BYTES: Final = 4_096
@@ -55,7 +59,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     classes of host applications by name. `unmeasured` are the requests, summed by class, of pods
     that run or will run and that the sample lacks. `hot_nodes` are the thresholds above which the
     node counts as hot; None: it never does. `pool_outcomes` are those of the node's pool, in a
-    window every half hour.
+    window every half hour; `workload_histories` those of workloads that came to the node, in the
+    window after.
     """
 
     known: bool = False
@@ -69,6 +74,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unmeasured: dict[str, Resources] = msgspec.field(default_factory=dict)
     hot_nodes: HotNodePolicy | None = None
     pool_outcomes: PoolOutcomesRecord | None = None
+    workload_histories: Annotated[
+        tuple[WorkloadHistoryRecord, ...], msgspec.Meta(max_length=MOST_HISTORIES)
+    ] = ()
 
 
 class WindowRows:
@@ -243,8 +251,11 @@ def read_node_facts(line: bytes) -> NodeFacts:
     Raises `UndecodableRecordError` or `InvalidRecordError`.
     """
     # Those with the outcomes of a pool come once in half an hour, and not again.
-    is_usual = len(line) <= _CACHED_BYTES and b'"pool_outcomes"' not in line
+    is_usual = len(line) <= _CACHED_BYTES and not any(name in line for name in _SELDOM)
     return _cached_facts(line) if is_usual else _decode_facts(line)
+
+
+_SELDOM: Final = (b'"pool_outcomes"', b'"workload_histories"')
 
 
 def _decode_facts(line: bytes) -> NodeFacts:

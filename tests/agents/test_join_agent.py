@@ -78,10 +78,8 @@ class Fixture:
 
     def add_pod(self, uid: str, **more: Any) -> None:
         """Add a Prod pod of NODE, by default in the cgroup of its UID."""
-        record = PodRecord(
-            node=NODE, uid=uid, namespace="ns", name="web", pod_class="prod",
-            **{"cgroup_uid": uid} | more,
-        )  # fmt: skip
+        usual = {"namespace": "ns", "name": "web", "pod_class": "prod", "cgroup_uid": uid}
+        record = PodRecord(node=NODE, uid=uid, **usual | more)
         self.cluster_state.apply_pod(put(pod_key(NODE, uid), encode_json(record)))
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.recommendation_agent import (
     Places,
-    publish_recommendations,
+    publish_from_checkpoints,
     publish_repeatedly,
 )
 from pipeline.clock import ManualClock
@@ -33,7 +33,7 @@ async def publish(broker: MemoryBroker, partitions: int = 1, *, owned: bool = Tr
     ownership = Ownership(0, 0)
     ownership.owned = owned
     places = Places("t", partitions, broker.open_reader)
-    await publish_recommendations(places, output, ownership)
+    await publish_from_checkpoints(places, output, ownership, {})
 
 
 def records(broker: MemoryBroker, partition: int = 0) -> dict[bytes, RecommendationRecord]:

@@ -7,7 +7,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from pipeline.agents.ownership import Ownership
-from pipeline.agents.recommendation_agent import Places, publish_recommendations
+from pipeline.agents.recommendation_agent import Places, publish_from_checkpoints
 from pipeline.kafka.client import client_options
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
@@ -37,7 +37,7 @@ async def publish(kafka: KafkaSettings) -> None:
     )
     async with owner(kafka) as (_, rounds), log_producer(client_options(kafka)) as output:
         await rounds.write()
-        await publish_recommendations(places, output, Ownership(0, 0))
+        await publish_from_checkpoints(places, output, Ownership(0, 0), {})
 
 
 async def shown(kafka: KafkaSettings) -> dict[str, Any]:

@@ -87,6 +87,7 @@ from pipeline.topics.samples import (
     encode_samples,
 )
 from pipeline.topics.wake_ups import WakeUpRecord
+from pipeline.topics.workload_histories import HistoryHours, WorkloadHistoryRecord
 from pipeline.topics.workloads import Budget, WorkloadRecord
 
 FOLDER = Path(__file__).parent.parent / "data" / "golden"
@@ -106,6 +107,10 @@ OUTCOMES = OutcomeQuantiles(
 POOL_OUTCOMES = PoolOutcomesRecord(
     pool="gold", at="2023-11-14T22:14:00Z", nodes=12, horizon_seconds=86_400, risk=0.02,
     cpu=PooledOutcomes(distribution=OUTCOMES, level=0.0175), memory=PooledOutcomes(),
+)  # fmt: skip
+WORKLOAD_HISTORY = WorkloadHistoryRecord(
+    namespace="shop", kind="Deployment", name="web",
+    cpu=HistoryHours(until="2023-11-14T22:00:00Z", highest=0.75, hours=bytes(range(0, 255, 5))),
 )  # fmt: skip
 
 
@@ -164,6 +169,7 @@ def window_record() -> windows.Window:
                 mean_percent={"node_cpu": 45.5},
             ),
             pool_outcomes=POOL_OUTCOMES,
+            workload_histories=(WORKLOAD_HISTORY,),
         ),
         sample_offset=1234,
         appended_ms=1_700_000_040_250,
@@ -503,6 +509,7 @@ GOLDEN = (
     _json("hourly-usage", HOURLY_USAGE),
     _json("level-alert", LEVEL_ALERT),
     _json("pool-outcomes", POOL_OUTCOMES),
+    _json("workload-histories", WORKLOAD_HISTORY),
     _json("wake-ups", WAKE_UP),
     _json("recommendations", RECOMMENDATION),
     _json("node-state", NODE_STATE),

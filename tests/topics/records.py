@@ -26,11 +26,13 @@ from pipeline.topics.pool_outcomes import OutcomeQuantiles, PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 from pipeline.topics.result_header import Result
+from pipeline.topics.workload_histories import HistoryHours, WorkloadHistoryRecord
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
     PodRecord, PoolOutcomesRecord, PredictionRecord, RecommendationRecord,
+    WorkloadHistoryRecord,
 )  # fmt: skip
 PACK_RECORDS: tuple[type[Record], ...] = (
     NodeCheckpoint, RoundMarker, Claim, SkippedWindow, DepartedNode,
@@ -71,6 +73,10 @@ def _built(kind: type, left_out: frozenset[str] | set[str] = frozenset()) -> st.
         values["since"] = _TIMES
     if issubclass(kind, PoolOutcomesRecord):
         values["at"] = _TIMES
+    if issubclass(kind, HistoryHours):
+        values["until"] = st.integers(0, 70_389_527).map(lambda hour: format_time(3600 * hour))
+    if issubclass(kind, WorkloadHistoryRecord):
+        values["cpu"] = _built(HistoryHours)
     if issubclass(kind, OutcomeQuantiles):
         values["quantiles"] = values["quantiles"].map(sorted).map(tuple)
     return st.builds(kind, **values)
@@ -101,6 +107,8 @@ def _within(kind: type, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
         return st.booleans()
     if kind is str:
         return st.text(min_size=meta.min_length or 0, max_size=meta.max_length or 20)
+    if kind is bytes:
+        return st.binary(min_size=meta.min_length or 0, max_size=meta.max_length or 64)
     if kind is int:
         most: Any = meta.le if meta.lt is None else meta.lt - 1
         return st.integers(meta.ge, most)  # type: ignore[arg-type]

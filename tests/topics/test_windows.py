@@ -115,9 +115,9 @@ def test_the_sample_is_copied_as_it_was_read() -> None:
 
 
 def test_facts_that_repeat_are_decoded_once() -> None:
-    """Those with the outcomes of a pool differ each time: kept, they would push out the others."""
+    """Those with records of the fleet differ each time: kept, they would push out the others."""
     parts = {name: getattr(WINDOW, name) for name in WINDOW.__struct_fields__}
-    facts = msgspec.structs.replace(WINDOW.node, pool_outcomes=None)
+    facts = msgspec.structs.replace(WINDOW.node, pool_outcomes=None, workload_histories=())
     for node, is_kept in ((facts, True), (WINDOW.node, False)):
         data = encode_window(type(WINDOW)(**(parts | {"node": node})))
         one, other = decode_window(data), decode_window(bytes(bytearray(data)))

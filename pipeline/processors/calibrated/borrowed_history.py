@@ -5,23 +5,27 @@ A pod that ended leaves its history for some days. A new pod borrows the first t
 1. its own history, if it returns;
 2. the history of the pod of its workload that ended last, within the last hour: it replaces it;
 3. a copy of the longest history among the running pods of its workload;
-4. the history of the pod of its workload that ended last, however long ago.
+4. the history of the pod of its workload that ended last, however long ago;
+5. what a pod of its workload used on another node, hour by hour (`workload_history`).
 
 Usage is taken over as it is, not in proportion to the request: another request does not change what
 the same program uses.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.calibrated import pod_history
+from pipeline.processors.calibrated import pod_history, workload_history
 from pipeline.processors.calibrated.entity_rows import EntityRows
+from pipeline.processors.calibrated.fleet_experience import FleetExperience
 from pipeline.processors.calibrated.horizon import Horizon
+from pipeline.processors.calibrated.pod_history import NO_WORKLOAD
+from pipeline.processors.calibrated.workload_history import HourlyPeaks
 from pipeline.processors.model.column_store import Column
 
-NO_WORKLOAD: Final = -1
 _RETAINED_DAYS: Final = 7.0
 """How long the history of a pod that ended stays: the shape looks back as far."""
 _REPLACEMENT_SECONDS: Final = 3600
@@ -84,10 +88,11 @@ def _surplus(departed: EntityRows, most: int, horizon: Horizon) -> IntArray:
 
 def take_over(
     pods: EntityRows, rows: IntArray, present: IntArray, departed: EntityRows, step: int,
-    horizon: Horizon,
+    horizon: Horizon, elsewhere: Mapping[int, HourlyPeaks], experience: FleetExperience,
 ) -> None:  # fmt: skip
     """Give the new pods in `rows`, whose history is empty, the history that they borrow, if there
-    is any. `present` are the rows of the pods that ran before and still run."""
+    is any. `present` are the rows of the pods that ran before and still run, `elsewhere` the
+    histories of workloads on other nodes, from which `experience` learns how pods grow."""
     claimed: BoolArray = np.zeros(len(departed["id"]), np.bool_)
     recent = step - _REPLACEMENT_SECONDS // horizon.step_seconds
     returned = departed.find(pods["id"][rows])
@@ -100,6 +105,9 @@ def take_over(
             if sibling >= 0:
                 _borrow(pods, np.array([sibling]), pods, heir, step)
                 continue
+            if own < 0 and int(workload) in elsewhere:
+                workload_history.begin_with(pods, row, elsewhere[int(workload)], step, horizon)
+                workload_history.learn_growth(pods, row, step, horizon, experience)
         if own >= 0:
             claimed[own] = True
             _borrow(departed, np.array([own]), pods, heir, step)
@@ -110,8 +118,14 @@ def take_over(
         departed.remove(np.flatnonzero(claimed))
 
 
-def highest_usage(pods: EntityRows, departed: EntityRows, workloads: IntArray) -> FloatArray:
-    """The highest usage of pods of each workload, (n,), NaN where none has a history."""
+def highest_usage(
+    pods: EntityRows,
+    departed: EntityRows,
+    workloads: IntArray,
+    elsewhere: Mapping[int, HourlyPeaks],
+) -> FloatArray:
+    """The highest usage of pods of each workload, (n,), on other nodes where none has a history;
+    NaN where that is unknown, too."""
     both = (pods, departed)
     owners = np.concatenate([of_pods["workload"][of_pods.rows] for of_pods in both])
     usage = np.concatenate([of_pods["maxima"][of_pods.rows].max(axis=1) for of_pods in both])
@@ -121,8 +135,8 @@ def highest_usage(pods: EntityRows, departed: EntityRows, workloads: IntArray) -
     highest[-1] = np.nan
     at = np.searchsorted(known, workloads)
     is_known = np.isin(workloads, known)
-    result: FloatArray = highest[np.where(is_known, at, -1)]
-    return result
+    others = [elsewhere[w].peaks.max() if w in elsewhere else np.nan for w in workloads.tolist()]
+    return np.where(is_known, highest[np.where(is_known, at, -1)], others)
 
 
 def _donor(

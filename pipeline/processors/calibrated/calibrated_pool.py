@@ -8,6 +8,7 @@ they become known, so nothing of the future is used. It is deterministic, and a 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,14 +24,17 @@ from pipeline.processors.calibrated import (
     risk_budget,
     risk_level,
     shape,
+    workload_history,
 )
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import HIGHEST_RISK, LOWEST_RISK
 from pipeline.processors.calibrated.pending_outcomes import NEVER
 from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pool_state import PoolState
+from pipeline.processors.calibrated.workload_history import HourlyPeaks
 from pipeline.topics.pool_outcomes import ResourceOutcomes
 
+_NONE_ELSEWHERE: Final[Mapping[int, HourlyPeaks]] = MappingProxyType({})
 _NO_REQUEST: Final = 1e-9
 _HELD_SECONDS: Final = 3600
 """Usage between two samples of a node is known if they are at most so far apart."""
@@ -106,10 +110,13 @@ class CalibratedPool:
         highest[known] = self._state.pods["maxima"][rows[known]].max(axis=1)
         return highest
 
-    def highest_usage_of_workloads(self, workloads: IntArray) -> FloatArray:
+    def highest_usage_of_workloads(
+        self, workloads: IntArray, elsewhere: Mapping[int, HourlyPeaks]
+    ) -> FloatArray:
         """The highest usage of any pod of each of these workloads within the histories that a new
         one could take over, NaN if there is none."""
-        return borrowed_history.highest_usage(self._state.pods, self._state.departed, workloads)
+        state = self._state
+        return borrowed_history.highest_usage(state.pods, state.departed, workloads, elsewhere)
 
     def outcome_weights(self, nodes: IntArray) -> FloatArray:
         """The weight of the outcomes of each of these nodes, which have rows, in horizons."""
@@ -143,9 +150,16 @@ class CalibratedPool:
         state.nodes["shapes"][:] = 0.0
         state.last_made = NEVER
 
+    def workload_histories(self) -> dict[int, HourlyPeaks]:
+        """The longest history of each workload, see `workload_history`."""
+        state = self._state
+        return workload_history.of_workloads(state.pods, state.departed, state.step, self._horizon)
+
     # -- learn
 
-    def observe(self, step: int, usage: PodUsage) -> None:
+    def observe(
+        self, step: int, usage: PodUsage, elsewhere: Mapping[int, HourlyPeaks] = _NONE_ELSEWHERE
+    ) -> None:
         """Learn the samples of `step`, which must be later than the last; pods that are missing
         have ended."""
         state = self._state
@@ -153,11 +167,9 @@ class CalibratedPool:
             raise ValueError(f"step {step} is not after step {state.step}")
         horizon, usage = self._horizon, usage.in_order()
         self._fill_skipped_blocks(step)
-        rows = self._admit(step, usage)
+        rows = self._admit(step, usage, elsewhere)
         known = np.where(np.isnan(usage.usage), state.pods["usage"][rows], usage.usage)
         known = np.clip(known, 0.0, usage.limits)
-        state.pods["request"][rows] = usage.requests
-        state.pods["limit"][rows] = usage.limits
         node_rows = state.nodes.find(usage.nodes)
         is_peak = self._node_peaks(step, node_rows, known, usage.requests)
         pod_history.record(state.pods, rows, known, is_peak, step, horizon)
@@ -186,7 +198,7 @@ class CalibratedPool:
             passed = 1
         self._state.known_steps[self._state.made_steps > NEVER] += passed
 
-    def _admit(self, step: int, usage: PodUsage) -> IntArray:
+    def _admit(self, step: int, usage: PodUsage, elsewhere: Mapping[int, HourlyPeaks]) -> IntArray:
         """Rows of the pods, after new ones and new nodes got theirs and ended ones lost theirs."""
         state = self._state
         pods, nodes, departed = state.pods, state.nodes, state.departed
@@ -204,11 +216,15 @@ class CalibratedPool:
         if new.any():
             rows[new] = pods.add(usage.pods[new])
             pod_history.begin(pods, rows[new], usage.requests[new], step)
+        pods["request"][rows] = usage.requests
+        pods["limit"][rows] = usage.limits
         if usage.workloads is not None:
             known = usage.workloads >= 0
             pods["workload"][rows[known]] = usage.workloads[known]
         if new.any():
-            borrowed_history.take_over(pods, rows[new], before, departed, step, self._horizon)
+            borrowed_history.take_over(
+                pods, rows[new], before, departed, step, self._horizon, elsewhere, state.experience
+            )
         pods["node"][rows] = usage.nodes
         present = np.unique(usage.nodes)
         unknown = present[nodes.find(present) < 0]

@@ -8,6 +8,7 @@ it. Amounts are cores and bytes; NaN is unknown.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -18,16 +19,19 @@ import numpy as np
 
 from pipeline.errors import CheckpointError, RecordError
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
-from pipeline.processors.calibrated.borrowed_history import NO_WORKLOAD
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.limits import DEPARTED_BYTES, HISTORY_BYTES
-from pipeline.processors.calibrated.pod_history import history_bytes
+from pipeline.processors.calibrated.pod_history import NO_WORKLOAD, history_bytes
 from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pool_fold import margins
+from pipeline.processors.calibrated.workload_history import HourlyPeaks, hourly_peaks, stated
 from pipeline.topics import workloads as topics
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.pool_outcomes import LONGEST_MS, NodeOutcomes, PoolOutcomesRecord
+from pipeline.topics.windows import MOST_HISTORIES
+from pipeline.topics.workload_histories import LONGEST_MS as LONGEST_HISTORY_MS
+from pipeline.topics.workload_histories import HistoryHours, WorkloadHistoryRecord
 from pipeline.topics.workloads import Workload
 
 STEP_SECONDS: Final = 300
@@ -70,6 +74,7 @@ class NodePools:
         self.open_step = -1
         self.pool_outcomes: PoolOutcomesRecord | None = None
         self._outcomes: NodeOutcomes | None = None
+        self._elsewhere: dict[int, WorkloadHistoryRecord] = {}  # by workload
         self._predicted_pods = b""  # digest of those of the last prediction
         self._uids: tuple[str, ...] = ()
         self._ids: IntArray = np.zeros(0, np.int64)
@@ -95,12 +100,13 @@ class NodePools:
         self.open_step, self._outcomes = -1, None
         self._use_pool(step)
         included = np.zeros((len(uids), 2), np.bool_)
+        elsewhere = self._peaks_elsewhere(step)
         for r, pool in enumerate(self._pools):
             used = usage[:, r] / _UNITS[r]
             known, highest = pool.knows(ids), np.fmax(pool.highest_usage(ids), used)
             is_new = ~known & (workload_ids != NO_WORKLOAD)
             if is_new.any():
-                others = pool.highest_usage_of_workloads(workload_ids[is_new])
+                others = pool.highest_usage_of_workloads(workload_ids[is_new], elsewhere[r])
                 highest[is_new] = np.fmax(highest[is_new], others)
             request = np.where(requests[:, r] > 0.0, requests[:, r] / _UNITS[r], highest)
             counts = (of_prod | (of_unknown_class & known)) & (known | ~np.isnan(used))
@@ -119,13 +125,49 @@ class NodePools:
                     limit[counts],
                     workload_ids[counts],
                 ),
+                elsewhere[r],
             )
+        waiting = {*workload_ids[~included.all(axis=1)].tolist()}
+        self._elsewhere = {w: own for w, own in self._elsewhere.items() if w in waiting}
         present = b"".join(ids[of_resource].tobytes() for of_resource in included.T)
         digest = blake2b(present, digest_size=8).digest()
         if step % _STEPS_PER_PREDICTION and digest == self._predicted_pods:
             return None
         self._predicted_pods = digest
         return self._predict(included)
+
+    def remember(self, histories: Sequence[WorkloadHistoryRecord]) -> None:
+        """Let the pods to come of these workloads begin with their histories, until the next step
+        that lists no such pod without a history."""
+        for history in histories:
+            self._elsewhere[_workload_id(history.workload)] = history
+        for surplus in [*self._elsewhere][:-MOST_HISTORIES]:
+            del self._elsewhere[surplus]
+
+    def histories(
+        self, workloads: Sequence[Workload]
+    ) -> Iterator[tuple[Workload, HistoryHours | None, HistoryHours | None]]:
+        """The longest histories of these workloads, of cpu and memory, for other nodes."""
+        cpu, memory = (pool.workload_histories() for pool in self._pools)
+        for workload in workloads:
+            own = _workload_id(workload)
+            if own in cpu or own in memory:
+                both = zip((cpu.get(own), memory.get(own)), _UNITS.tolist(), strict=True)
+                of_cpu, of_memory = (None if h is None else stated(h, unit) for h, unit in both)
+                yield workload, of_cpu, of_memory
+
+    def _peaks_elsewhere(self, step: int) -> list[dict[int, HourlyPeaks]]:
+        """The histories that new pods may begin with, by resource and workload."""
+        end_ms = 1000 * STEP_SECONDS * (step + 1)
+        known = [(w, (own.cpu, own.memory)) for w, own in self._elsewhere.items()]
+        return [
+            {
+                workload: hourly_peaks(own, unit)
+                for workload, both in known
+                if (own := both[r]) and abs(end_ms - own.until_ms) <= LONGEST_HISTORY_MS
+            }
+            for r, unit in enumerate(_UNITS.tolist())
+        ]
 
     def _use_pool(self, step: int) -> None:
         """Use the outcomes of the pool, unless they are old or of another horizon. Its level is one
@@ -188,21 +230,25 @@ class NodePools:
             "open_step": self.open_step,
             "predicted_pods": self._predicted_pods,
             "pool_outcomes": self.pool_outcomes and encode_json(self.pool_outcomes),
+            "elsewhere": [encode_json(history) for history in self._elsewhere.values()],
             "pools": [pool.state() for pool in self._pools],
         }
         return msgspec.msgpack.encode(state)
 
     @classmethod
-    def restored(cls, packed: bytes, risk: float) -> NodePools:
+    def restored(cls, packed: bytes, risk: float | None = None) -> NodePools:
         """The pools that `pack` gave. With another risk they keep what they know of pods and
         outcomes, and drop pending predictions. Raises CheckpointError if they are damaged."""
         try:
             state: dict[str, Any] = msgspec.msgpack.decode(packed)
+            risk = state["risk"] if risk is None else risk
             pools = cls(state["horizon_seconds"], risk)
             pools.open_step = int(state["open_step"])
             pools._predicted_pods = bytes(state["predicted_pods"])
             if state.get("pool_outcomes") is not None:
                 pools.pool_outcomes = decode_json(PoolOutcomesRecord, state["pool_outcomes"])
+            known = state.get("elsewhere", ())
+            pools.remember([decode_json(WorkloadHistoryRecord, history) for history in known])
             for pool, saved in zip(pools._pools, state["pools"], strict=True):
                 pool.restore(saved)
                 if state["risk"] != risk:
@@ -226,8 +272,11 @@ def horizon_of(horizon_seconds: float) -> Horizon:
 @lru_cache(maxsize=4096)  # windows of a node share one tuple until one of its pods changes
 def _workload_ids(workloads: tuple[Workload | None, ...]) -> IntArray:
     """A number for the workload of each pod, `NO_WORKLOAD` where it has none or it is unknown."""
-    named = (None if one in (None, topics.NO_WORKLOAD) else str(one) for one in workloads)
-    return np.array([NO_WORKLOAD if name is None else _id_of(name) for name in named], np.int64)
+    return np.array([_workload_id(each) for each in workloads], np.int64)
+
+
+def _workload_id(workload: Workload | None) -> int:
+    return NO_WORKLOAD if workload in (None, topics.NO_WORKLOAD) else _id_of(str(workload))
 
 
 def _id_of(name: str) -> int:

@@ -12,6 +12,7 @@ from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.model.column_store import Column
 
 NO_STEP: Final = -(1 << 31)
+NO_WORKLOAD: Final = -1
 
 
 def pod_columns(horizon: Horizon) -> Mapping[str, Column]:
@@ -21,7 +22,7 @@ def pod_columns(horizon: Horizon) -> Mapping[str, Column]:
     ring = (horizon.ring_blocks,)
     return {
         "node": Column((), "<i8"),
-        "workload": Column((), "<i8", -1.0),
+        "workload": Column((), "<i8", NO_WORKLOAD),
         "first_step": Column((), "<i8", NO_STEP),  # of the history, which may be borrowed
         "arrived": Column((), "<i8", NO_STEP),  # of the pod itself
         "request": Column(),

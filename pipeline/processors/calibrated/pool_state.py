@@ -84,7 +84,7 @@ class PoolState:
             array[:] = np.frombuffer(packed[name], array.dtype).reshape(array.shape)
         pods = dict(packed["pods"])
         if "departed" not in packed:  # the pool did not know workloads yet
-            unknown = np.full(len(pods["id"]) // 8, borrowed_history.NO_WORKLOAD)
+            unknown = np.full(len(pods["id"]) // 8, pod_history.NO_WORKLOAD)
             pods["workload"] = self.pods.columns.columns["workload"].pack(unknown)
         self.pods.restore(pods)
         self.departed.restore(packed.get("departed", {}))

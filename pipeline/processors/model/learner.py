@@ -260,7 +260,8 @@ class Learner:
         uids = [node.listed.uids for node in nodes]
         workloads = [node.listed.workloads for node in nodes]
         pooled = [head.pool_outcomes for head in batch.heads]
-        windows = WindowUsage(lengths_ms, entities, pods, uids, workloads, pooled)
+        histories = [head.workload_histories for head in batch.heads]
+        windows = WindowUsage(lengths_ms, entities, pods, uids, workloads, pooled, histories)
         for predictor in learners:
             with named(predictor):
                 predictor.learn(view, windows)

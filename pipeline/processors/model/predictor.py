@@ -23,6 +23,7 @@ from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.pool_outcomes import NodeOutcomes, PoolOutcomesRecord
+from pipeline.topics.workload_histories import WorkloadHistoryRecord
 from pipeline.topics.workloads import Workload
 
 _T = TypeVar("_T", bound=np.generic)
@@ -128,8 +129,8 @@ class WindowUsage:
     """What the last windows of the nodes in a view add to it: their lengths `window_ms` (k,); the
     usage of `entities` (k, E, 2) and `pods` (n, 2), cores and bytes, NaN unknown; of the pods of
     each node their `uids` and `workloads`, None where unknown, the same tuples until one of them
-    changes; no workloads if all are unknown; and the outcomes of each node's pool, None for a node
-    whose window has none."""
+    changes; no workloads if all are unknown; the outcomes of each node's pool, None for a node
+    whose window has none; and the histories of workloads that came to each node."""
 
     window_ms: IntArray
     entities: FloatArray
@@ -137,6 +138,7 @@ class WindowUsage:
     uids: Sequence[tuple[str, ...]]
     workloads: Sequence[tuple[Workload | None, ...]]
     pool_outcomes: Sequence[PoolOutcomesRecord | None]
+    workload_histories: Sequence[Sequence[WorkloadHistoryRecord]]
 
 
 @runtime_checkable

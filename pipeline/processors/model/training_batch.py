@@ -17,6 +17,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model.resource_pairs import stack_rows
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
+from pipeline.topics.workload_histories import WorkloadHistoryRecord
 from pipeline.topics.workloads import Workload
 
 UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
@@ -68,7 +69,8 @@ class WindowHead(NamedTuple):
     `appended_ms` is when the broker appended the sample.
     `coverage` is the share of the window that was measured. `strategy` is None where that of the
     bank's settings is in force. `points` (m, 3) were measured of the node: seconds after the
-    start, cores, bytes. `pool_outcomes` are those of the node's pool, in few windows.
+    start, cores, bytes. `pool_outcomes` are those of the node's pool, in few windows, and
+    `workload_histories` those of workloads that came to the node.
     """
 
     node: str
@@ -83,6 +85,7 @@ class WindowHead(NamedTuple):
     pods: ListedPods
     source: str = ""
     pool_outcomes: PoolOutcomesRecord | None = None
+    workload_histories: Sequence[WorkloadHistoryRecord] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +145,8 @@ class NodeWindow:
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
     for the latter; None: no pod has ended. `pod_workloads` are those of `ListedPods`, `points`,
-    `epoch`, `machine_id`, `source`, `strategy` and `pool_outcomes` those of `WindowHead`. An
-    `appended_ms` of None is `end_ms`.
+    `epoch`, `machine_id`, `source`, `strategy`, `pool_outcomes` and `workload_histories` those of
+    `WindowHead`. An `appended_ms` of None is `end_ms`.
     """
 
     node: str
@@ -169,6 +172,7 @@ class NodeWindow:
     pod_ended: BoolArray | None = None
     pod_workloads: Sequence[Workload | None] = ()
     pool_outcomes: PoolOutcomesRecord | None = None
+    workload_histories: Sequence[WorkloadHistoryRecord] = ()
 
 
 def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
@@ -215,6 +219,7 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
         points=window.points,
         source=window.source,
         pool_outcomes=window.pool_outcomes,
+        workload_histories=window.workload_histories,
         pods=listed_pods(
             tuple(window.pod_uids[position] for position in order.tolist()),
             window.pod_classes[order],

@@ -204,6 +204,7 @@ class WindowBatch:
                     points=_points(window.rows, self._memory_policies[i]),
                     pods=facts.pods,
                     pool_outcomes=window.node.pool_outcomes,
+                    workload_histories=window.node.workload_histories,
                 )
                 for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
             ],

@@ -96,6 +96,8 @@ class Calibrated:
         for of_node, pooled in zip(pools, windows.pool_outcomes, strict=True):
             if pooled is not None:
                 of_node.pool_outcomes = pooled
+        for of_node, histories in zip(pools, windows.workload_histories, strict=True):
+            of_node.remember(histories)
         for i, of_node in enumerate(pools):
             if _NEVER < of_node.open_step < steps[i]:
                 self._close(view, windows, i, pods[i], of_node)

@@ -66,8 +66,8 @@ def test_models_and_results_read_the_same_columns(seed: int) -> None:
 
 
 def test_facts_that_repeat_are_one_object_as_in_the_log() -> None:
-    # Facts with the outcomes of a pool do not repeat.
-    facts = msgspec.structs.replace(WINDOW.node, pool_outcomes=None)
+    # Facts with records of the fleet do not repeat.
+    facts = msgspec.structs.replace(WINDOW.node, pool_outcomes=None, workload_histories=())
     window = decode_window(encode_window(msgspec.structs.replace(WINDOW, node=facts)))
     first, second = (
         record.window

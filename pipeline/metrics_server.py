@@ -23,10 +23,13 @@ MOST_REQUESTS: Final = 32
 
 
 class Readiness:
-    """Whether a role that elects a leader is ready: it stands by, or leads and does its work."""
+    """Whether a role is ready. With `trouble`, which says why it cannot work now and is called in
+    another thread, it is ready when that is empty. Without, it elects a leader: it stands by, or
+    leads and does its work."""
 
-    def __init__(self) -> None:
-        self._trouble: Callable[[], str] | None = None
+    def __init__(self, trouble: Callable[[], str] | None = None) -> None:
+        self._trouble = trouble
+        self._works = "leading" if trouble is None else "working"
 
     @contextmanager
     def leading(self, trouble: Callable[[], str]) -> Iterator[None]:
@@ -42,7 +45,7 @@ class Readiness:
         """Whether the role is ready, and the body of `/readyz`."""
         trouble = self._trouble
         message = "" if trouble is None else trouble()
-        text = "standing by" if trouble is None else message or "leading"
+        text = "standing by" if trouble is None else message or self._works
         return not message, {"status": "not ready" if message else "ready", "message": text}
 
 

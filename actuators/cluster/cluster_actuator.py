@@ -111,6 +111,15 @@ class ClusterActuator:
                 self.watches.setdefault(watch, []).append(follower)
         self._action_counts = Counter[str]()
         self._topics_read = asyncio.Event()
+        self._has_decided = False
+
+    def trouble(self) -> str:
+        """Why the actuator is not ready: it is still reading, or in mode observe still undoing what
+        another mode wrote. Empty if it is ready."""
+        if not self._has_decided:
+            return "reading topics and Nodes"
+        remaining = self.queue.unfinished if self._settings.actuator.mode == "observe" else 0
+        return f"undoing what another mode wrote: {remaining} writes remain" if remaining else ""
 
     async def run(self) -> None:
         """Act, until cancelled or until another process holds the lease."""
@@ -204,6 +213,7 @@ class ClusterActuator:
             if everything:
                 last_sweep_seconds = self._clock.monotonic()
             self.decide(everything=everything)
+            self._has_decided = True
             if self._action_counts and self._clock.monotonic() - summed >= _SUMMARY_SECONDS:
                 summed = self._clock.monotonic()
                 self._log_summary()

@@ -89,6 +89,17 @@ class WriteQueue:
         if self._waiting.get(feature, {}).pop(key, None) is not None:
             self._update_gauge(feature)
 
+    @property
+    def unfinished(self) -> int:
+        """Writes that wait, are being executed, or failed and are due again. Other threads may
+        ask."""
+        waiting = {
+            (feature, key)
+            for feature, writes in list(self._waiting.items())
+            for key in list(writes)
+        }
+        return len(waiting.union(list(self._executing), list(self._backoffs)))
+
     async def run(self) -> None:
         """Execute writes until cancelled: of distinct keys, several at a time if the limit is
         high."""

@@ -5,6 +5,7 @@ import gc
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.errors import SettingsError, StateError
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.open_files import raise_file_limit
 from pipeline.processors.node_qos import memory_emergency
 from pipeline.processors.node_qos.eviction_victims import EvictionFeature
@@ -118,7 +120,10 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             section, modes, features, reading, writer, replaced, inotify.follow, after_round,
             actions, clock, news,
         )  # fmt: skip
-        page = serve_metrics("node_actuator", section.metrics_host, section.metrics_port)
+        page = serve_metrics(
+            "node_actuator", section.metrics_host, section.metrics_port,
+            Readiness(partial(_trouble, originals, modes)),
+        )  # fmt: skip
         if page is not None:
             stack.callback(page.stop)
         gc.freeze()  # what the start has made lives on, and need not be looked at again and again
@@ -134,6 +139,13 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             work.append(NriPlugin(section.nri_socket, starts, actuator.copy, replaced, clock).run())
         await work_until_stopped(run_all(work))
         log.info("node actuator stopped, its limits stay", held=len(originals.values))
+
+
+def _trouble(originals: OriginalValues, modes: Mapping[str, FeatureMode]) -> str:
+    """Why the actuator is not ready: no feature acts, and not everything is as it was. Empty if it
+    is ready."""
+    remaining = 0 if "act" in modes.values() else len(originals.values)
+    return f"restoring what was written: {remaining} values remain" if remaining else ""
 
 
 def _node_hierarchies(exporter: ExporterSettings) -> dict[str, Hierarchy]:

@@ -118,6 +118,14 @@ class PartitionHolder:
     def _open_alerts(self, rule: int, level: int) -> int:
         return 0 if self._bank is None else self._bank.open_alerts(rule, level)
 
+    def trouble(self) -> str:
+        """Why results of this worker are late: it waits for partitions, or loads them. Empty if it
+        has caught up with the log of all its partitions."""
+        loading = self._loading
+        if loading is None:
+            return "waiting for partitions"
+        return "" if loading.done() else "loading partitions"
+
     def positions(self) -> Mapping[int, int]:
         """Return the position of each join, by partition."""
         return {partition: shard.join.next_offset for partition, shard in self.shards.items()}

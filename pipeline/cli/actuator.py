@@ -11,6 +11,7 @@ from pipeline.cli.role_runner import run_leader
 from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 
 
@@ -52,6 +53,9 @@ def command(settings: Settings) -> None:
     """
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
-        await ClusterActuator(api, settings, clock, lease).run()
+        actuator = ClusterActuator(api, settings, clock, lease)
+        with readiness.leading(actuator.trouble):
+            await actuator.run()
 
-    asyncio.run(run_leader("actuator", settings, settings.actuator, work))
+    readiness = Readiness()
+    asyncio.run(run_leader("actuator", settings, settings.actuator, work, readiness=readiness))

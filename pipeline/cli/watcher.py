@@ -10,6 +10,7 @@ from pipeline.cli.role_runner import run_leader
 from pipeline.clock import Clock
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 from pipeline.sources.cluster.watcher import watch_cluster
 
@@ -46,6 +47,11 @@ def command(settings: Settings) -> None:
     """
 
     async def work(api: Api, lease: Lease, clock: Clock) -> None:
-        await watch_cluster(api, settings, clock)
+        await watch_cluster(api, settings, clock, readiness)
 
-    asyncio.run(run_leader("watcher", settings, settings.watcher, work, waits_for_kafka=True))
+    readiness = Readiness()
+    asyncio.run(
+        run_leader(
+            "watcher", settings, settings.watcher, work, waits_for_kafka=True, readiness=readiness
+        )
+    )

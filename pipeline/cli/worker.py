@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from pipeline.agents.bank_settings import model_config
+from pipeline.agents.consumer_group import ConsumerGroup
 from pipeline.agents.faust_host import run_worker
 from pipeline.agents.partition_holder import PartitionHolder
 from pipeline.agents.supervisor import Supervisor, claim_member_name
@@ -21,6 +22,7 @@ from pipeline.errors import PartitionCountError, SettingsError
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.local.cache_folders import state_root
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.processors.model.bank import Bank
 from pipeline.settings import Settings
 from pipeline.sources.object_files import file_paths, read_at_start
@@ -72,12 +74,21 @@ def _run(settings: Settings) -> NoReturn:
         # Final for the supervisor: a restart would not help.
         raise SettingsError(error.message, key="kafka.partitions", hint=error.hint) from error
     data_dir = _make_data_dir(settings)
-    serve_metrics("worker", settings.worker.metrics_host, settings.worker.metrics_port)
+    holder: PartitionHolder | None = None
+
+    def hold(group: ConsumerGroup) -> PartitionHolder:
+        nonlocal holder
+        holder = PartitionHolder(group, settings, clock)
+        return holder
+
+    readiness = Readiness(lambda: "connecting to Kafka" if holder is None else holder.trouble())
+    section = settings.worker
+    serve_metrics("worker", section.metrics_host, section.metrics_port, readiness)
     # A worker's state is large and has no cycles. Python's default collections of it took a
     # thirtieth of the time of a worker with a backlog.
     gc.set_threshold(700, 10, 100)
     clock = SystemClock()
-    run_worker(settings, data_dir, lambda group: PartitionHolder(group, settings, clock))
+    run_worker(settings, data_dir, hold)
 
 
 def _supervise(settings: Settings) -> int:

@@ -88,6 +88,21 @@ async def test_a_replaced_write_keeps_its_place_and_a_discarded_write_loses_it()
     assert world.texts == ["new a", "old c"]
 
 
+async def test_a_write_is_unfinished_until_it_is_done() -> None:
+    world = World()
+    for key in "abc":
+        world.put("offer", key, retries=key == "b")
+    world.answers["b"] = ConflictError("b was changed meanwhile")
+    assert world.queue.unfinished == 3
+    async with writing(world):
+        await world.clock.advance(0.45)
+        assert world.queue.unfinished == 1  # b failed, and is queued again
+        del world.answers["b"]
+        await world.clock.advance(5.0)
+        assert world.queue.unfinished == 0
+    assert world.texts[-1] == "b"
+
+
 async def test_a_withdrawal_waits_only_for_other_withdrawals() -> None:
     """Behind refreshes, the last of 5,000 withdrawals took 500 s at 20 writes a second."""
     world = World(20.0)

@@ -100,14 +100,18 @@ async def test_next_load_reuses_shards_loaded_before_a_revocation(
         return await load(self, reader, partition, previous)
 
     monkeypatch.setattr(Recovery, "load", load_slowly)
+    assert holder.trouble() == "waiting for partitions"
     taking = asyncio.create_task(holder.assigned({0, 1, 2}))
     await begun.wait()
+    assert holder.trouble() == "loading partitions"
     await holder.revoked()
     await taking
+    assert holder.trouble() == "waiting for partitions"
     assert (holder.shards, kinds) == ({}, [(0, False), (1, False)])
     kinds.clear()
     group.generation = 2
     await holder.assigned({0, 1, 2})
+    assert holder.trouble() == ""
     assert kinds == [(0, True), (1, False), (2, False)]
     assert sorted(holder.shards) == [0, 1, 2]
     shards = list(holder.shards.values())

@@ -11,6 +11,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import ForbiddenError
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
+from pipeline.metrics_server import Readiness
 from pipeline.settings import KubernetesSettings, Settings
 from pipeline.sources.cluster.doubtful_lists import CONFIRM_SECONDS
 from pipeline.sources.cluster.watcher import watch_cluster
@@ -232,7 +233,9 @@ async def test_the_deletion_of_most_nodes_is_confirmed_a_minute_later(
     clock = SkippingClock()
     async with open_api(kubernetes, clock) as api:
         watching = asyncio.create_task(
-            watch_cluster(api, Settings(kafka=settings.kafka, kubernetes=kubernetes), clock)
+            watch_cluster(
+                api, Settings(kafka=settings.kafka, kubernetes=kubernetes), clock, Readiness()
+            )
         )
         try:
             events = ("get", "events", "-n", "springtide-system", "-o", "wide")

@@ -11,6 +11,7 @@ from aiohttp import web
 from pipeline.clock import ManualClock
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.kube.api_client import open_api
+from pipeline.metrics_server import Readiness
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources.cluster.doubtful_lists import CONFIRM_SECONDS, DOUBTFUL
 from pipeline.sources.cluster.watcher import watch_cluster
@@ -71,7 +72,7 @@ async def watched(
         settings = Settings(kafka=kafka, kubernetes=user_file(folder, url))
         clock = ManualClock()
         async with open_api(settings.kubernetes, clock) as api:
-            task = asyncio.create_task(watch_cluster(api, settings, clock))
+            task = asyncio.create_task(watch_cluster(api, settings, clock, Readiness()))
             try:
                 yield clock
             finally:

@@ -22,6 +22,7 @@ from pipeline.kube.event_reporter import EventReporter
 from pipeline.kube.list_watch import Alive, Began, Changed, Complete, Event, Page, follow
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.metrics_server import Readiness
 from pipeline.processors.descheduling.descheduler_config import CONFIG_MAP_KEY, load_descheduling
 from pipeline.processors.policy.load_configmap import CONFIG_MAP, PolicyProblem
 from pipeline.processors.policy.policy_in_force import load_policies
@@ -102,6 +103,11 @@ class Watcher:
         self._node_lock = asyncio.Lock()
         self._problems: dict[str, tuple[PolicyProblem, ...]] = {}
         self._followed = FollowedKinds((self.nodes.name, self._pods.name), api.clock)
+
+    def trouble(self) -> str:
+        """Why the topics may differ from the API server: a list is incomplete, or a watch is
+        silent. Empty if they are in step."""
+        return "" if self._followed.are_complete else "not in step with nodes and pods"
 
     async def run(self) -> None:
         """Keep the topics in step until cancelled. Raises `KafkaError` and `KubernetesError`."""
@@ -325,21 +331,26 @@ def _restore(kind: Kind, key: bytes, value: bytes | None) -> None:
                     key=repr(key)[:100], why=error.message)  # fmt: skip
 
 
-async def watch_cluster(api: Api, settings: Settings, clock: Clock) -> None:
-    """Keep the topics in step until cancelled; restart after each Kafka error.
+async def watch_cluster(api: Api, settings: Settings, clock: Clock, readiness: Readiness) -> None:
+    """Keep the topics in step until cancelled; restart after each Kafka error. The role is ready
+    while they are in step.
 
     Raises `KubernetesError` if the API server denies access, `TopicDriftError` if a topic is
     missing.
     """
     STARTS.labels("start").inc()
-    while True:
-        try:
-            await require_topics(settings.kafka, ROLES["watcher"].topics)
-            await Watcher(api, settings).run()
-        except TopicDriftError:
-            raise
-        except KafkaError as error:
-            why = "another writes" if is_fenced(error) else "Kafka"
-            STARTS.labels(why).inc()
-            log.error("restarting", why=str(error), seconds=_PAUSE_SECONDS)
-            await clock.sleep(_PAUSE_SECONDS)
+    watcher: Watcher | None = None
+    with readiness.leading(lambda: "waiting for Kafka" if watcher is None else watcher.trouble()):
+        while True:
+            try:
+                await require_topics(settings.kafka, ROLES["watcher"].topics)
+                watcher = Watcher(api, settings)
+                await watcher.run()
+            except TopicDriftError:
+                raise
+            except KafkaError as error:
+                watcher = None
+                why = "another writes" if is_fenced(error) else "Kafka"
+                STARTS.labels(why).inc()
+                log.error("restarting", why=str(error), seconds=_PAUSE_SECONDS)
+                await clock.sleep(_PAUSE_SECONDS)

@@ -44,13 +44,17 @@ EVERYTHING: Final = (
 _HOME = tempfile.TemporaryDirectory(prefix="helm-", ignore_cleanup_errors=True)
 
 
+def helm_environment(kubeconfig: Path | None) -> dict[str, str]:
+    """The variables of Helm: without a kubeconfig it finds no cluster."""
+    folders = {f"HELM_{name}_HOME": f"{_HOME.name}/{name}" for name in ("CACHE", "CONFIG", "DATA")}
+    return os.environ | folders | {"KUBECONFIG": str(kubeconfig or "/nonexistent")}
+
+
 def helm(*arguments: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Helm with these arguments. Its exit code is not checked."""
-    folders = {f"HELM_{name}_HOME": f"{_HOME.name}/{name}" for name in ("CACHE", "CONFIG", "DATA")}
-    environment = os.environ | folders | {"KUBECONFIG": str(kubeconfig or "/nonexistent")}
     return subprocess.run(
-        [str(ensure_helm()), *arguments], env=environment, capture_output=True, text=True,
-        cwd=ROOT, check=False, timeout=600,
+        [str(ensure_helm()), *arguments], env=helm_environment(kubeconfig), capture_output=True,
+        text=True, cwd=ROOT, check=False, timeout=600,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Containers of manifests, run without a container runtime, with the rights that the manifest gives
+"""Containers of the chart, run without a container runtime, with the rights that the chart gives
 and no others.
 
 A container has a mount namespace with a root of its own, a process namespace unless its pod has
@@ -6,18 +6,16 @@ A container has a mount namespace with a root of its own, a process namespace un
 It shares the network and, other than in a cluster, is not filtered by seccomp.
 """
 
+import functools
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline.local.process_guard import die_with_parent
+from tests.deploy.helm import object_of, pods_of, rendered
 from tests.processes import ROOT
-
-MANIFESTS = ROOT / "deploy" / "node"
 
 # $1 is an empty directory, $2 whether it is read-only, $3 the capabilities; then come triples of
 # source, target and ro or rw, up to a word --, and the command.
@@ -43,14 +41,20 @@ exec chroot "$root" setpriv --bounding-set="$capabilities" --inh-caps=-all --amb
 _IMAGE = ("/usr", "/bin", "/lib", "/lib64", "/dev")
 
 
-def manifest(name: str) -> Any:
-    """The object in a file of deploy/node."""
-    return yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
+@functools.cache
+def _objects() -> list[Any]:
+    return rendered()
 
 
-def pod_of(name: str) -> Any:
-    """The pod of a DaemonSet of deploy/node."""
-    return manifest(name)["spec"]["template"]["spec"]
+def pod_of(role: str) -> Any:
+    """The pod of a role in the chart, with default values."""
+    return pods_of(_objects())[role]
+
+
+def settings_text(role: str) -> str:
+    """The settings file of a role in the chart, with default values."""
+    config_map = object_of(_objects(), "ConfigMap", f"springtide-{role}")
+    return str(config_map["data"]["springtide.yaml"])
 
 
 def start_container(

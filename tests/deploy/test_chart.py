@@ -101,6 +101,26 @@ def test_by_default_no_role_changes_the_cluster(default: list[Any], tmp_path: Pa
     assert {*node_actuator.features.values()} == {"off"}
 
 
+def test_the_value_undo_switches_everything_off(tmp_path: Path) -> None:
+    acting = (
+        "settings.actuator.mode=act", "settings.evictor.mode=act", "settings.extender.mode=act",
+        "settings.node_actuator.mode=act", "settings.node_actuator.features.cpu_burst=act",
+    )  # fmt: skip
+    before, after = rendered(*acting), rendered(*acting, "undo=true")
+    assert settings_of(before, "actuator", tmp_path).actuator.mode == "act"
+    assert settings_of(before, "node-actuator", tmp_path).node_actuator.mode == "act"
+    assert settings_of(after, "actuator", tmp_path).actuator.mode == "observe"
+    assert settings_of(after, "evictor", tmp_path).evictor.mode == "observe"
+    assert settings_of(after, "extender", tmp_path).extender.mode == "observe"
+    node_actuator = settings_of(after, "node-actuator", tmp_path).node_actuator
+    assert node_actuator.mode == "off"
+    assert node_actuator.features == {}
+    # Helm waits until both have undone what they did.
+    for role in ("actuator", "node-actuator"):
+        (container,) = pods_of(after)[role]["containers"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
 def test_a_worker_keeps_its_partitions_when_its_pod_starts_again(
     default: list[Any], tmp_path: Path
 ) -> None:

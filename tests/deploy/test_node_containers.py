@@ -1,4 +1,4 @@
-"""Exporter and node actuator with the rights of deploy/node and no others, on real cgroups (v1)."""
+"""Exporter and node actuator with the rights of the chart and no others, on real cgroups (v1)."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.local.port_probe import free_port
 from tests.cgroup_tree import CGROUP_ROOT, CgroupTree, cgroup_tree
-from tests.deploy.manifest_container import manifest, pod_of, start_container
+from tests.deploy.manifest_container import pod_of, settings_text, start_container
 from tests.integration.wire_node import NODE, WireNode
 from tests.processes import until
 
@@ -39,14 +39,10 @@ class Pods:
     def __init__(self, tree: CgroupTree, folder: Path) -> None:
         self.node = WireNode(tree, folder, {})
         self.folder = folder
-        settings = folder / "settings"
-        settings.mkdir()
-        for name, text in manifest("settings")["data"].items():
-            (settings / name).write_text(text)
         run = folder / "run"
         run.mkdir()
         self.volumes = {
-            "settings": settings, "cgroup": CGROUP_ROOT, "proc": Path("/proc"),
+            "cgroup": CGROUP_ROOT, "proc": Path("/proc"),
             "sys": Path("/sys"), "machine-id": Path("/etc/machine-id"), "run": run,
         }  # fmt: skip
         self.variables = {
@@ -61,9 +57,11 @@ class Pods:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, role: str) -> None:
-        self._started.append(
-            start_container(pod_of(role), self.volumes, self.variables, self.folder)
-        )
+        settings = self.folder / f"settings-of-{role}"
+        settings.mkdir(exist_ok=True)
+        (settings / "springtide.yaml").write_text(settings_text(role))
+        volumes = {**self.volumes, "settings": settings}
+        self._started.append(start_container(pod_of(role), volumes, self.variables, self.folder))
 
     def stop(self) -> None:
         for process in self._started:

@@ -1,23 +1,21 @@
-"""The manifests of deploy/node agree with the settings, and the API server accepts them."""
+"""The pods on nodes have the paths of their settings, least rights, and more where a feature needs
+them."""
 
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import yaml
 
 from actuators.node.node_service import feature_modes
 from actuators.node.resctrl_step import NAME as RESCTRL
 from actuators.node.stop_file import STOP_FILE
-from pipeline.cli.main import cli
-from pipeline.local.control_plane import ControlPlane
 from pipeline.processors.node_qos.features import built_features
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
-from tests.cluster.objects import apply, items, node
-from tests.deploy.manifest_container import MANIFESTS, manifest, pod_of
-from tests.processes import ROOT
+from tests.deploy.helm import pods_of, rendered
+from tests.deploy.manifest_container import pod_of, settings_text
+
+pytestmark = [pytest.mark.plane, pytest.mark.timeout(1200)]
 
 ROLES = ("exporter", "node-actuator")
 HOST_PATHS = {
@@ -30,11 +28,9 @@ def container_of(role: str) -> Any:
     return container
 
 
-@pytest.fixture
-def settings(tmp_path: Any) -> Settings:
-    (text,) = manifest("settings")["data"].values()
-    file = tmp_path / "springtide.yaml"
-    file.write_text(text)
+def settings_of(role: str, folder: Path) -> Settings:
+    file = folder / f"{role}.yaml"
+    file.write_text(settings_text(role))
     return load_settings(file, {}, {})
 
 
@@ -43,27 +39,10 @@ def mounts_of(role: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_container_runs_a_command_with_the_settings_of_the_config_map(role: str) -> None:
-    container = container_of(role)
-    program, *words = container["command"]
-    assert program == "springtide"
-    context = click.Context(cli)
-    command = cli.get_command(context, words[0])
-    assert command is not None
-    command.make_context(words[0], words[1:], parent=context, resilient_parsing=False)
-    file = PurePosixPath({e["name"]: e.get("value") for e in container["env"]}["SPRINGTIDE_CONFIG"])
-    assert str(file.parent) == mounts_of(role)["settings"]["mountPath"]
-    assert [file.name] == [*manifest("settings")["data"]]
-    volumes = {volume["name"]: volume for volume in pod_of(role)["volumes"]}
-    assert volumes["settings"]["configMap"]["name"] == manifest("settings")["metadata"]["name"]
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_the_trees_of_the_host_are_where_the_settings_have_them(
-    role: str, settings: Settings
-) -> None:
+def test_the_trees_of_the_host_are_where_the_settings_have_them(role: str, tmp_path: Path) -> None:
     volumes = {volume["name"]: volume for volume in pod_of(role)["volumes"]}
     assert {name: volumes[name]["hostPath"]["path"] for name in HOST_PATHS} == HOST_PATHS
+    settings = settings_of(role, tmp_path)
     exporter, actuator = settings.exporter, settings.node_actuator
     assert exporter.socket_path is not None
     paths = {name: mount["mountPath"] for name, mount in mounts_of(role).items()}
@@ -79,7 +58,8 @@ def test_the_trees_of_the_host_are_where_the_settings_have_them(
     assert writable == ({"run"} if role == "exporter" else {"cgroup", "run"})
 
 
-def test_ports_and_features_exist(settings: Settings) -> None:
+def test_ports_and_features_exist(tmp_path: Path) -> None:
+    settings = settings_of("node-actuator", tmp_path)
     ports = {role: container_of(role)["ports"][0]["containerPort"] for role in ROLES}
     assert ports == {
         "exporter": settings.exporter.metrics_port,
@@ -95,7 +75,7 @@ def test_ports_and_features_exist(settings: Settings) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_pod_has_least_rights_and_runs_on_every_node(role: str) -> None:
     pod, container = pod_of(role), container_of(role)
-    assert not {"hostPID", "hostNetwork", "hostIPC", "serviceAccountName"} & pod.keys()
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
     assert pod["automountServiceAccountToken"] is False
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [{"operator": "Exists"}]
@@ -103,59 +83,32 @@ def test_a_pod_has_least_rights_and_runs_on_every_node(role: str) -> None:
         "runAsUser": 0, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
     }  # fmt: skip
-    assert container["resources"].keys() == {"requests", "limits"}
     assert "cpu" not in container["resources"]["limits"]
 
 
-def commands_of_the_guide() -> list[list[str]]:
-    """The kubectl commands of the guide in their order, with paths of this tree."""
-    lines = (ROOT / "docs/how-to/run-on-nodes.md").read_text().splitlines()
-    texts = [line.strip() for line in lines if line.lstrip().startswith("kubectl ")]
-    return [
-        [str(ROOT / word) if word.startswith("deploy/") else word for word in text.split()[1:]]
-        for text in texts
-    ]
+def writable_with(*values: str) -> tuple[set[str], Any, Any]:
+    """With these values: volumes that the node actuator may write, its pod and its container."""
+    pod = pods_of(rendered(*values))["node-actuator"]
+    (container,) = pod["containers"]
+    writable = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+    return writable, pod, container
 
 
-@pytest.mark.plane
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-async def test_the_commands_of_the_guide_run_both_on_every_node(plane: ControlPlane) -> None:
-    of_linux = {"kubernetes.io/os": "linux"}
-    tainted = node("tainted-node", labels=of_linux)
-    taint = {"key": "example.com/dedicated", "value": "x", "effect": "NoExecute"}
-    apply(plane, node("plain-node", labels=of_linux), tainted | {"spec": {"taints": [taint]}})
-
-    def running() -> set[tuple[str, str]]:
-        pods = items(plane, "pods", "-n", "springtide-system")
-        assert all(pod["spec"]["priority"] == 2_000_001_000 for pod in pods)
-        return {
-            (pod["spec"]["containers"][0]["name"], pod["spec"].get("nodeName", ""))
-            for pod in pods
-            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-        }
-
-    most = set[tuple[str, str]]()
-    verified = 0
-    for words in commands_of_the_guide():
-        if words[:2] == ["create", "namespace"]:  # the plane of tests has it
-            continue
-        if words[0] == "apply":
-            flags = ("--dry-run=server", "--validate=strict")
-            verified += plane.kubectl(*words, *flags).count("server dry run")
-        plane.kubectl(*words)
-        if words[:2] == ["rollout", "status"]:
-            most |= running()
-    plane.kubectl("delete", "node", "plain-node", "tainted-node")
-    assert verified == 4  # the settings twice
-    assert most == {(role, name) for role in ROLES for name in ("plain-node", "tainted-node")}
-    assert not items(plane, "daemonsets", "-n", "springtide-system")
-
-
-def test_all_manifests_are_covered() -> None:
-    names = {path.name for path in MANIFESTS.iterdir()}
-    assert names == {"settings.yaml", *(f"{role}.yaml" for role in ROLES)}
-    for name in names:
-        assert yaml.safe_load((MANIFESTS / name).read_text())["metadata"]["namespace"] == (
-            "springtide-system"
-        )
+def test_a_feature_that_is_on_has_the_rights_that_it_needs() -> None:
+    writable, pod, _ = writable_with("settings.node_actuator.features.node_sysctl=act")
+    assert writable == {"cgroup", "run", "proc", "sys"}
+    assert "hostPID" not in pod
+    writable, pod, _ = writable_with("settings.node_actuator.features.resctrl=act")
+    assert writable == {"cgroup", "run", "sys"}
+    assert pod["hostPID"] is True
+    _, pod, container = writable_with("settings.node_actuator.features.memory_emergency=act")
+    assert pod["hostPID"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["KILL"]}
+    writable, _, container = writable_with(
+        "nodeActuator.cpuManagerState=true",
+        "settings.node_actuator.nri_socket=/var/run/nri/nri.sock",
+    )
+    paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert writable == {"cgroup", "run", "nri"}
+    assert paths["nri"] == "/var/run/nri"
+    assert paths["cpu-manager"] == str(Settings().node_actuator.cpu_manager_state_file)

@@ -9,19 +9,19 @@ exporter:
    port: {number: 9101, section: exporter, key: metrics_port}}
 node-actuator:
   {kind: DaemonSet, values: nodeActuator, sections: [kafka, exporter, node_actuator, log],
-   port: {number: 9110, section: node_actuator, key: metrics_port}}
+   port: {number: 9110, section: node_actuator, key: metrics_port}, probes: true}
 worker:
   {kind: StatefulSet, values: worker, sections: [kafka, worker, model, log],
-   port: {number: 9102, section: worker, key: metrics_port}}
+   port: {number: 9102, section: worker, key: metrics_port}, probes: true}
 watcher:
   {kind: Deployment, values: watcher, sections: [kafka, kubernetes, watcher, log], api: true,
-   port: {number: 9103, section: watcher, key: metrics_port}}
+   port: {number: 9103, section: watcher, key: metrics_port}, probes: true}
 provider:
   {kind: Deployment, values: provider, sections: [kafka, kubernetes, provider, log], api: true,
    port: {number: 9105, section: provider, key: port}, probes: true}
 actuator:
   {kind: Deployment, values: actuator, sections: [kafka, kubernetes, actuator, extender, log],
-   api: true, port: {number: 9104, section: actuator, key: metrics_port}}
+   api: true, port: {number: 9104, section: actuator, key: metrics_port}, probes: true}
 planner:
   {kind: Deployment, values: planner, sections: [kafka, kubernetes, planner, extender, log],
    api: true, port: {number: 9109, section: planner, key: metrics_port}, probes: true}

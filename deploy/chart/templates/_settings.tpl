@@ -35,12 +35,20 @@ exporter:
   cgroup_root: /host/cgroup
   proc_root: /host/proc
   sys_root: /host/sys
+{{- if $values.undo }}
+actuator: {mode: observe}
+evictor: {mode: observe}
+node_actuator: {mode: "off", features: {}}
+{{- end }}
 worker:
   supervise: false
   data_dir: /var/lib/springtide
 archive:
   directory: /var/lib/springtide/archive
 extender:
+  {{- if $values.undo }}
+  mode: observe
+  {{- end }}
   {{- if $values.extender.tls.secretName }}
   tls_cert_file: /etc/springtide/tls/tls.crt
   tls_key_file: /etc/springtide/tls/tls.key

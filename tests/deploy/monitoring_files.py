@@ -43,27 +43,20 @@ def files() -> dict[Path, str]:
 
 
 def _pod_monitor() -> dict[str, Any]:
-    """Scrapes the pods of the chart, and those of deploy/node. `job` is `springtide-<role>`."""
+    """Scrapes the pods of the chart. `job` is `springtide-<role>`."""
     role = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
-    name = "__meta_kubernetes_pod_label_app_kubernetes_io_name"
     relabelings = [
-        {"sourceLabels": [name], "regex": "springtide-.+", "targetLabel": "job"},
         {
             "sourceLabels": [role], "regex": "(.+)", "replacement": "springtide-$1",
             "targetLabel": "job",
         },
     ]  # fmt: skip
-    names = ["springtide", "springtide-exporter", "springtide-node-actuator"]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
         "metadata": _metadata("springtide"),
         "spec": {
-            "selector": {
-                "matchExpressions": [
-                    {"key": "app.kubernetes.io/name", "operator": "In", "values": names}
-                ]
-            },
+            "selector": {"matchLabels": {"app.kubernetes.io/name": "springtide"}},
             # The extender serves its page beside its answers.
             "podMetricsEndpoints": [
                 {"port": port, "path": "/metrics", "interval": "30s", "relabelings": relabelings}

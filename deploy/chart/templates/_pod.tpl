@@ -86,6 +86,9 @@ containers:
     resources: {{ toJson .values.resources }}
     volumeMounts:
       - {name: settings, mountPath: /etc/springtide/settings, readOnly: true}
+      {{- if not $isOnNodes }}
+      - {name: tmp, mountPath: /tmp}
+      {{- end }}
       {{- if .root.Values.kafka.caSecret }}
       - {name: kafka-ca, mountPath: /etc/springtide/kafka-ca, readOnly: true}
       {{- end }}
@@ -103,6 +106,9 @@ containers:
       {{- end }}
 volumes:
   - {name: settings, configMap: {name: springtide-{{ .role }}}}
+  {{- if not $isOnNodes }}
+  - {name: tmp, emptyDir: {}}
+  {{- end }}
   {{- with .root.Values.kafka.caSecret }}
   - {name: kafka-ca, secret: {secretName: {{ . }}}}
   {{- end }}

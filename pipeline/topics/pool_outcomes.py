@@ -57,8 +57,8 @@ class ResourceOutcomes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     distribution: How far usage came above its shape; null without outcomes.
     judged_days: For how long predictions were made that count in the next two.
-    unspent_days: Sum over ended ones of the declared risk less the measured one, times their time.
-    running_days: The same sum over running ones: usage exceeded some, others may still exceed.
+    unspent_days: Sum over ended ones of the risk they took less the measured one, times their time.
+    running_days: Sum over running ones of the declared risk less the one to expect by now.
     """
 
     distribution: OutcomeQuantiles | None = None

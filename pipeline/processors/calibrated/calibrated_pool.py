@@ -278,7 +278,8 @@ class CalibratedPool:
         # Outcomes of one horizon overlap: together they weigh as much as one. In the pool, so do
         # those of its nodes.
         weight = interval / horizon.steps
-        unspent = self.risks - outcomes.exceeded.mean(axis=0)
+        # Risk that nodes could not take is not unspent: it says nothing of the margins.
+        unspent = outcomes.risks.mean(axis=0) - outcomes.exceeded.mean(axis=0)
         if state.tally is not None:
             state.tally.add(bins, weight)
             state.tally.spend(interval, float(unspent[0]))

@@ -46,7 +46,7 @@ class OutcomeTally:
         self._weights = np.bincount(own, weights).astype(np.float64)
 
     def spend(self, steps: float, unspent: float) -> None:
-        """Count a prediction that stands for `steps`; `unspent` is the declared risk less the
+        """Count a prediction that stands for `steps`; `unspent` is the risk that it took less the
         measured one."""
         self.judged += steps
         self.unspent += steps * unspent

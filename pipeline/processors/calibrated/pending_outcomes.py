@@ -38,6 +38,7 @@ class Outcomes:
     nodes: IntArray
     ratios: FloatArray  # outcome / shape
     exceeded: BoolArray  # (nodes, risks)
+    risks: FloatArray  # (nodes, risks), at which the peaks were predicted
 
 
 def follow(
@@ -85,6 +86,7 @@ def _taken(nodes: EntityRows, made_steps: IntArray, slot: int) -> Outcomes:
         rows,
         outcomes / nodes["shapes"][rows, slot],
         outcomes[:, None] > nodes["peaks"][rows, slot] + TOLERANCE,
+        nodes["risks"][rows, slot].astype(np.float64),
     )
     made_steps[slot] = NEVER
     nodes["shapes"][:, slot] = 0.0

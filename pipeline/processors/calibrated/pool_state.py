@@ -29,10 +29,10 @@ _STEPS: Final = ("step", "last_made", "learned_step")
 class PoolState:
     """Everything that a pool of nodes has learned of one resource, as of `step`.
 
-    `debt` (risks,) is the risk that was not spent, in steps, negative if too much was. Each pending
-    prediction has a slot in `made_steps`, `known_steps` and `intervals`, the steps that it stands
-    for. A pool of a single node has a `tally`; its `pool_margins` come from records and are not
-    saved.
+    `debt` (risks,) is the risk that predictions took and did not spend, in steps, negative if they
+    spent more. Each pending prediction has a slot in `made_steps`, `known_steps` and `intervals`,
+    the steps that it stands for. A pool of a single node has a `tally`; its `pool_margins` come
+    from records and are not saved.
     """
 
     pods: EntityRows

@@ -17,7 +17,7 @@ LOWEST: Final = -2.5
 HIGHEST: Final = 2.5
 WIDTH: Final = (HIGHEST - LOWEST) / (BINS - 1)
 POOL_HALF_LIFE_DAYS: Final = 5.0
-NODE_HALF_LIFE_DAYS: Final = 15.0
+NODE_HALF_LIFE_DAYS: Final = 7.0
 POOL_WEIGHT: Final = 15.0
 """Of the pool and the prior, in horizons of the node's own."""
 PRIOR_WEIGHT: Final = 1.0

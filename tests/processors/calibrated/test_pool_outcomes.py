@@ -1,6 +1,7 @@
 """Outcomes of nodes and of their pool: what a node states, how they add up, and what is refused."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -200,8 +201,8 @@ def test_outcomes_fade_and_do_not_count_after_a_day() -> None:
 
 @pytest.mark.parametrize(
     ("unspent", "level"),
-    [(0.0, 1.0), (-0.005, 0.875), (-0.01, 0.75), (-1e4, 0.75), (0.005, 1.125), (0.01, 1.25),
-     (1e4, 1.25)],
+    [(0.0, 1.0), (-0.005, 0.875), (-0.01, 0.75), (-1e4, 0.75), (0.005, 1.125), (0.015, 1.375),
+     (1e4, 1.375)],
 )  # fmt: skip
 def test_the_level_repays_a_debt_within_bounds(unspent: float, level: float) -> None:
     record = pool_of(node(unspent=unspent), node(unspent=unspent))
@@ -214,6 +215,17 @@ def test_the_level_repays_a_debt_within_bounds(unspent: float, level: float) -> 
 def test_running_predictions_move_the_level_further(running: float, level: float) -> None:
     record = pool_of(node(running=running), node(running=running))
     assert record.cpu.level == pytest.approx(level * RISK)
+
+
+@pytest.mark.parametrize(("used", "is_taken"), [(0.3, True), (1.2, False)])
+def test_risk_that_a_node_could_not_take_is_not_unspent(used: float, is_taken: bool) -> None:
+    pool = CalibratedPool(HORIZON, (RISK,), single_node=True)
+    for step, usage in stationary(1, 24 * 4, nodes=1):
+        pool.observe(step, replace(usage, usage=used * usage.requests))
+        predicted = pool.predict()
+    assert bool((predicted.peaks[0] < predicted.requests[0]).all()) == is_taken
+    assert pool.outcomes().judged_days > 2.0
+    assert (pool.outcomes().unspent_days > 0.0) == is_taken
 
 
 def test_a_node_that_was_not_judged_says_nothing_about_the_level() -> None:

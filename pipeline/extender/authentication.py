@@ -18,8 +18,8 @@ from aiohttp import web
 from pipeline.bearer_tokens import is_loopback, parse_tokens
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
-from pipeline.extender import limits
 from pipeline.extender.http_responses import error_response
+from pipeline.http_server import limits
 from pipeline.logs import get_logger
 from pipeline.settings import ExtenderSettings
 

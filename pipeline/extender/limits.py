@@ -1,8 +1,9 @@
 """Time-outs and limits of the extender's service, each with its reason.
 
 `make docs` writes them into docs/reference/extender.md. Those of the state table are in
-`pipeline/table/limits.py`. `tests/extender/test_limits.py` states how the values relate, and that
-no other module of the two packages has any.
+`pipeline/table/limits.py`, those of connections in `pipeline/http_server/limits.py`.
+`tests/extender/test_limits.py` states how the values relate, and that no other module of these
+packages has any.
 """
 
 from typing import Final
@@ -15,22 +16,6 @@ from pipeline.processors.placement.victim_selection import SETTLE_SECONDS
 SCHEDULER_TIMEOUT_SECONDS: Final = float(TIMEOUT_SECONDS)
 """`httpTimeout` of the configurations that Springtide prints and ships. The scheduler discards
 later answers."""
-
-# -- connections
-
-HEAD_TIMEOUT_SECONDS: Final = 10.0
-"""Time for a TLS handshake, and then for the first request, else the connection is closed: it holds
-a file. A scheduler sends its request at once."""
-KEEPALIVE_SECONDS: Final = 120.0
-"""An idle connection is closed after this time. Clients in Go, such as kube-scheduler, close theirs
-after 90 s: the server must not be first, while a request is on its way."""
-RESERVED_FILES: Final = 256
-"""Open files that connections leave to Kafka, logs and snapshots. All others, up to the limit of
-the process (which is raised to its hard limit, at most 65,536), may be connections."""
-ACCEPT_BACKLOG: Final = 256
-"""Connections that the kernel queues: those of a few schedulers and of all nodes in a second."""
-ACCEPT_PAUSE_SECONDS: Final = 0.5
-"""After an accept that failed, for lack of files or memory."""
 
 # -- request bodies and answers
 
@@ -154,8 +139,6 @@ OUTAGE_CHECK_SECONDS: Final = 1.0
 """Between two checks for outages, whose begin and end the log names."""
 ANNOTATION_CHECK_SECONDS: Final = 5.0
 """Between two checks for invalid annotations of Nodes, which the log names."""
-CERTIFICATE_CHECK_SECONDS: Final = 10.0
-"""A kubelet writes a renewed Secret within about a minute; the old certificate is still valid."""
 
 # -- shutdown
 
@@ -164,5 +147,3 @@ LINGER_SECONDS: Final = 3.0
 one or two seconds to hear of it; until then new connections are still answered."""
 FINISH_SECONDS: Final = 10.0
 """For answers under way. With the above well below Kubernetes' grace period of 30 s."""
-CLOSE_SECONDS: Final = 1.0
-"""For what is not answered then; its connections are closed after it."""

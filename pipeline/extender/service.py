@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from aiohttp import web
 
@@ -14,23 +15,35 @@ from pipeline.clock import Clock
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
 from pipeline.extender.annotation_warnings import watch_annotations
-from pipeline.extender.connections import Connections, Listener
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Rules
+from pipeline.extender.http_responses import error_response
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.outage_reports import log_outages
 from pipeline.extender.scheduler_api import Extender, Publish
 from pipeline.extender.series_api import NodeSeriesHandler
-from pipeline.extender.server_tls import Tls
 from pipeline.extender.wake_ups import PublishWakeUp, publish_wake_ups
+from pipeline.http_server import limits as connection_limits
+from pipeline.http_server.connections import (
+    CLOSED,
+    OPEN,
+    ConnectionMetrics,
+    Connections,
+    Listener,
+)
+from pipeline.http_server.server_tls import Tls
 from pipeline.logs import get_logger
-from pipeline.metrics import declare_role
+from pipeline.metrics import counter, declare_role, gauge
 from pipeline.open_files import raise_file_limit
 from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.table_metrics import show_table_metrics
 from pipeline.tasks import cancel_tasks, run_all
+
+METRICS: Final = ConnectionMetrics(
+    gauge("extender_connections", OPEN), counter("extender_connections_closed", CLOSED, ["reason"])
+)
 
 _log = get_logger(__name__)
 
@@ -81,18 +94,18 @@ async def serve(
     )
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
-    tls = Tls.from_settings(settings)
+    tls = Tls.from_settings(settings, "extender")
     runner = web.AppRunner(
         extender.app(),
-        shutdown_timeout=limits.CLOSE_SECONDS,
+        shutdown_timeout=connection_limits.CLOSE_SECONDS,
         # A client that disconnects frees its place among the waiting clients.
         handler_cancellation=True,
     )
     await runner.setup()
     assert runner.server is not None
-    most = raise_file_limit() - limits.RESERVED_FILES
-    connections = Connections(most, settings.connections_per_address)
-    listener = Listener(runner.server, connections, tls.context if tls else None)
+    most = raise_file_limit() - connection_limits.RESERVED_FILES
+    connections = Connections(most, settings.connections_per_address, METRICS, "extender")
+    listener = Listener(runner.server, connections, tls.context if tls else None, error_response)
     feeds = [source.run() for source in (feed, views, history, pod_history, departures) if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),

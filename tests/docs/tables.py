@@ -6,7 +6,7 @@ python -m tests.docs.tables    # `make docs`
 import ast
 import inspect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from pipeline.extender import limits
+from pipeline.http_server import limits as connection_limits
 from pipeline.processors.archive.archive_schema import columns_table
 from pipeline.processors.descheduling.descheduler_config import ConfigurationKeys
 from pipeline.processors.descheduling.field_types import DURATION
@@ -94,7 +95,7 @@ def pages() -> dict[Path, str]:
         },
         "reference/extender.md": {
             "plugins": _table(("plugin", "from", "what it does"), plugins),
-            "limits": limits_table(limits),
+            "limits": limits_table(connection_limits, limits),
         },
         "reference/metrics.md": {
             "metrics": _table(("metric", "type", "unit", "labels", "roles", "help"), metric_rows()),
@@ -159,17 +160,20 @@ def _written_default(field: msgspec.structs.FieldInfo) -> str:
     return ", ".join(default) if isinstance(default, tuple) else written(default)
 
 
-def limits_table(module: ModuleType) -> str:
-    """A row for each constant of a module, with the docstring below it."""
-    rows: list[tuple[str, ...]] = []
+def limits_table(*modules: ModuleType) -> str:
+    """A row for each constant of these modules, with the docstring below it."""
+    rows = [row for module in modules for row in _limits_of(module)]
+    return _table(("limit", "value", "reason"), rows)
+
+
+def _limits_of(module: ModuleType) -> Iterator[tuple[str, ...]]:
     for node, following in pairwise(ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
             if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)):
                 raise ValueError(f"{module.__name__}.{name} has no docstring")
             reason = " ".join(str(following.value.value).split())
-            rows.append((f"`{name}`", _amount(name, getattr(module, name)), reason))
-    return _table(("limit", "value", "reason"), rows)
+            yield f"`{name}`", _amount(name, getattr(module, name)), reason
 
 
 def _amount(name: str, value: float) -> str:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pipeline.extender.access_log import AccessLog
+from pipeline.http_server.access_log import AccessLog
 
 
 @pytest.mark.parametrize(
@@ -13,5 +13,5 @@ from pipeline.extender.access_log import AccessLog
 def test_no_event_is_made_that_the_log_level_drops(
     caplog: pytest.LogCaptureFixture, level: str, is_enabled: bool
 ) -> None:
-    with caplog.at_level(level, "pipeline.extender.access"):
+    with caplog.at_level(level, "pipeline.http_server.access"):
         assert AccessLog(logging.getLogger(), "").enabled is is_enabled

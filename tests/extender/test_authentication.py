@@ -92,7 +92,7 @@ async def test_the_verbs_of_a_scheduler_may_be_restricted_to_names(tmp_path: Pat
 async def test_a_token_opens_all_but_the_verbs_of_a_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.extender.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("pipeline.http_server.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
     ca, file = authority(tmp_path), tmp_path / "tokens"
     file.write_text("first-token\nsecond-token\n")
     async with service(ca, query_token_file=str(file)) as extender:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.extender.connections import CLOSED
+from pipeline.extender.service import METRICS
 from pipeline.logs import RateLimit
 from pipeline.open_files import raise_file_limit
 from pipeline.settings import ExtenderSettings
@@ -76,7 +76,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, dic
 async def test_connections_with_unfinished_headers_are_closed(
     monkeypatch: pytest.MonkeyPatch, logged: Any
 ) -> None:
-    monkeypatch.setattr("pipeline.extender.limits.HEAD_TIMEOUT_SECONDS", 1.5, raising=False)
+    monkeypatch.setattr("pipeline.http_server.limits.HEAD_TIMEOUT_SECONDS", 1.5, raising=False)
     async with running() as port:
         async with connected(port, 250, HEAD) as slow, connected(port, 5) as silent:
             closed = [is_closed(each, 60.0) for each in (*slow, *silent)]
@@ -94,7 +94,7 @@ async def test_connections_with_unfinished_headers_are_closed(
 
 
 async def test_one_address_cannot_take_all_connections(logged: Any) -> None:
-    closed = CLOSED.labels("address")
+    closed = METRICS.closed.labels("address")
     before = value_of(closed)
     settings = ExtenderSettings(host="127.0.0.1", port=0, connections_per_address=20)
     async with running(settings=settings) as port:
@@ -127,7 +127,7 @@ async def test_running_out_of_files_is_logged_once_and_passes(
     monkeypatch: pytest.MonkeyPatch, logged: Any
 ) -> None:
     """With a fake accept: a real shortage would also stop the test's own connections."""
-    monkeypatch.setattr("pipeline.extender.limits.ACCEPT_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("pipeline.http_server.limits.ACCEPT_PAUSE_SECONDS", 0.01)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, iter(range(5))
 

@@ -10,6 +10,7 @@ import yaml
 
 from actuators.eviction import plan_limits
 from pipeline.extender import limits
+from pipeline.http_server import limits as connection_limits
 from pipeline.processors.eviction.departure_schedule import LATER_SECONDS
 from pipeline.processors.placement.extender_config import GeneratorOptions, generate_config
 from pipeline.processors.placement.victim_selection import AT_MOST, SETTLE_SECONDS
@@ -80,7 +81,9 @@ def test_bodies_of_all_slots_and_small_ones_fit_into_memory() -> None:
     assert largest <= 320 * 2**20
 
 
-@pytest.mark.parametrize("module", [limits, table_limits], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [limits, table_limits, connection_limits], ids=lambda module: module.__name__
+)
 def test_no_other_module_of_the_package_has_a_time_out(module: ModuleType) -> None:
     number = r"^\w*(?:SECONDS|BYTES|MAX|LARGEST|LONGEST)\b.* = [\d.]|time_?out\w*[=(][\d.]"
     path = Path(module.__file__ or "")

@@ -14,7 +14,7 @@ from cryptography import x509
 from pipeline.cli.main import cli
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.server_tls import Tls
+from pipeline.http_server.server_tls import Tls
 from pipeline.local.pki import Authority, Pair
 from pipeline.settings import ExtenderSettings
 from tests.extender.conftest import running
@@ -49,7 +49,7 @@ def served(own: Pair, ca: Authority) -> AbstractAsyncContextManager[int]:
 async def test_https_with_client_certificates_and_a_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.extender.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("pipeline.http_server.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
     ca = authority(tmp_path)
     own, client = server(ca), ca.client("scheduler")
     async with served(own, ca) as port:
@@ -150,4 +150,4 @@ def test_invalid_files_are_named(tmp_path: Path, given: dict[str, Any], says: st
     (tmp_path / "text").write_text("text")
     files: dict[str, Any] = {name: str(tmp_path / file) for name, file in given.items()}
     with pytest.raises(SettingsError, match=says):
-        Tls.from_settings(ExtenderSettings(**files))
+        Tls.from_settings(ExtenderSettings(**files), "extender")

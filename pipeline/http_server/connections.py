@@ -6,38 +6,52 @@ are closed unanswered. Connections that are still in the TLS handshake count, to
 """
 
 import asyncio
+import collections
 import socket
 import ssl
-from collections import Counter
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NamedTuple, NoReturn
 
 from aiohttp import web
+from prometheus_client import Counter, Gauge
 
 from pipeline.errors import SettingsError
-from pipeline.extender import limits
-from pipeline.extender.access_log import HTTP_LOGGER, AccessLog
-from pipeline.extender.http_responses import error_response
+from pipeline.http_server import limits
+from pipeline.http_server.access_log import HTTP_LOGGER, AccessLog
 from pipeline.logs import get_logger
-from pipeline.metrics import counter, gauge
 from pipeline.tasks import cancel_tasks
-
-OPEN: Final = gauge("extender_connections", "Open connections.")
-CLOSED: Final = counter(
-    "extender_connections_closed",
-    "Connections closed without an answer: too many from one address, too many in all, no request "
-    "in time, or a failed TLS handshake.",
-    ["reason"],
-)
 
 _log = get_logger(__name__)
 
+Refuse = Callable[[int, str], web.StreamResponse]
+"""Makes the answer to a request that is refused, from its status and the reason."""
+
+
+OPEN: Final = "Open connections."
+CLOSED: Final = (
+    "Connections closed without an answer: too many from one address, too many in all, no request "
+    "in time, or a failed TLS handshake."
+)
+
+
+class ConnectionMetrics(NamedTuple):
+    """The metrics of a role's connections: how many are `OPEN`, and how many were `CLOSED` by
+    reason."""
+
+    open: Gauge
+    closed: Counter
+
 
 class Connections:
-    """The open connections of one server by address of the client."""
+    """The open connections of one server by address of the client. `section` of the settings has
+    `connections_per_address` and the port."""
 
-    def __init__(self, most: int, most_per_address: int) -> None:
+    def __init__(
+        self, most: int, most_per_address: int, metrics: ConnectionMetrics, section: str
+    ) -> None:
         self._most, self._most_per_address = most, most_per_address
-        self._by_address: Counter[str] = Counter()
+        self._metrics, self.section = metrics, section
+        self._by_address = collections.Counter[str]()
 
     def take(self, address: str) -> bool:
         """Count a new connection; False if there are too many."""
@@ -45,7 +59,7 @@ class Connections:
             self.close(
                 "address", address,
                 f"{self._most_per_address} connections of one address are open: is it a proxy, "
-                "raise extender.connections_per_address",
+                f"raise {self.section}.connections_per_address",
             )  # fmt: skip
             return False
         if self._by_address.total() >= self._most:
@@ -53,7 +67,7 @@ class Connections:
             self.close("total", address, reason)
             return False
         self._by_address[address] += 1
-        OPEN.set(self._by_address.total())
+        self._metrics.open.set(self._by_address.total())
         return True
 
     def free(self, address: str) -> None:
@@ -61,11 +75,11 @@ class Connections:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-        OPEN.set(self._by_address.total())
+        self._metrics.open.set(self._by_address.total())
 
     def close(self, label: str, address: str, reason: str) -> None:
         """Report a connection that is closed without an answer."""
-        CLOSED.labels(label).inc()
+        self._metrics.closed.labels(label).inc()
         _log.warning("connection closed", per=reason, reason=reason, remote=address)
 
 
@@ -111,9 +125,14 @@ class Listener:
     """The listening sockets of a server, and the tasks that accept from them."""
 
     def __init__(
-        self, server: web.Server, connections: Connections, context: ssl.SSLContext | None
+        self,
+        server: web.Server,
+        connections: Connections,
+        context: ssl.SSLContext | None,
+        refuse: Refuse,
     ) -> None:
         self._server, self._connections, self._context = server, connections, context
+        self._refuse = refuse
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[NoReturn]] = []
         self._opening: set[asyncio.Task[None]] = set()
@@ -134,7 +153,7 @@ class Listener:
         except OSError as error:
             await self.stop()
             raise SettingsError.listening(
-                error, host, port, "extender.port", or_none=False
+                error, host, port, f"{self._connections.section}.port", or_none=False
             ) from error
         for listening in self._sockets:
             listening.setblocking(False)
@@ -192,7 +211,7 @@ class Listener:
         if isinstance(request.protocol, _Connection):
             request.protocol.request_arrived()
         if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-            return error_response(417, "the only supported expectation is 100-continue")
+            return self._refuse(417, "the only supported expectation is 100-continue")
         return await self._answer(request)
 
 

@@ -12,9 +12,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from pipeline.logs import get_logger
 
-_access = get_logger("pipeline.extender.access")
+_access = get_logger("pipeline.http_server.access")
 
-HTTP_LOGGER: Final = logging.getLogger("pipeline.extender.http")
+HTTP_LOGGER: Final = logging.getLogger("pipeline.http_server.http")
 """For aiohttp's server."""
 
 

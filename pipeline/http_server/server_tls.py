@@ -1,4 +1,4 @@
-"""HTTPS for the extender: its certificate and key, and the CA of client certificates.
+"""HTTPS of a service: its certificate and key, and the CA of client certificates.
 
 An invalid file is an error at the start. Later, a renewed certificate is read without a restart;
 the old one stays in use while the new files are invalid.
@@ -7,15 +7,25 @@ the old one stays in use while the new files are invalid.
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
-from pipeline.extender import limits
+from pipeline.http_server import limits
 from pipeline.logs import get_logger
-from pipeline.settings import ExtenderSettings
 
 _log = get_logger(__name__)
+
+
+class TlsSettings(Protocol):
+    """The settings of a section about HTTPS: paths of PEM files."""
+
+    @property
+    def tls_cert_file(self) -> str | None: ...
+    @property
+    def tls_key_file(self) -> str | None: ...
+    @property
+    def tls_client_ca_file(self) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -27,35 +37,38 @@ class Tls:
     key_file: str
 
     @classmethod
-    def from_settings(cls, settings: ExtenderSettings) -> "Tls | None":
-        """The context that the settings describe; None for plain HTTP. Raises `SettingsError`."""
+    def from_settings(cls, settings: TlsSettings, section: str) -> "Tls | None":
+        """The context that a section of the settings describes; None for plain HTTP. Raises
+        `SettingsError`."""
         cert_file, key_file = settings.tls_cert_file, settings.tls_key_file
         if cert_file is None and key_file is None:
             if settings.tls_client_ca_file is not None:
                 raise SettingsError(
-                    "extender.tls_client_ca_file: client certificates need HTTPS",
-                    key="extender.tls_client_ca_file",
-                    hint="set extender.tls_cert_file and extender.tls_key_file, too",
+                    f"{section}.tls_client_ca_file: client certificates need HTTPS",
+                    key=f"{section}.tls_client_ca_file",
+                    hint=f"set {section}.tls_cert_file and {section}.tls_key_file, too",
                 )
             return None
         if cert_file is None or key_file is None:
             missing = "tls_cert_file" if cert_file is None else "tls_key_file"
             raise SettingsError(
-                f"extender.{missing} is missing",
-                key=f"extender.{missing}",
+                f"{section}.{missing} is missing",
+                key=f"{section}.{missing}",
                 hint="HTTPS needs a certificate and its key",
             )
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         tls = cls(context, cert_file, key_file)
         if (invalid := tls.reload()) is not None:
-            raise _invalid_file("tls_cert_file", f"{cert_file}, {key_file}", invalid) from invalid
+            raise _invalid_file(
+                f"{section}.tls_cert_file", f"{cert_file}, {key_file}", invalid
+            ) from invalid
         if settings.tls_client_ca_file is not None:
             try:
                 context.load_verify_locations(settings.tls_client_ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise _invalid_file(
-                    "tls_client_ca_file", settings.tls_client_ca_file, error
+                    f"{section}.tls_client_ca_file", settings.tls_client_ca_file, error
                 ) from error
             # A kubelet's probes have no certificate; the handlers refuse other clients without one.
             context.verify_mode = ssl.CERT_OPTIONAL
@@ -107,7 +120,7 @@ def _no_password() -> str:
 def _invalid_file(key: str, file: str, error: Exception) -> SettingsError:
     reason = error.strerror if isinstance(error, FileNotFoundError) else str(error)
     return SettingsError(
-        f"extender.{key}: {file}: {reason}",
-        key=f"extender.{key}",
+        f"{key}: {file}: {reason}",
+        key=key,
         hint="name readable PEM files; the key must belong to the certificate",
     )

@@ -33,6 +33,7 @@ from pipeline.errors import ControlPlaneError
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.local_kafka import local_kafka
+from pipeline.local.pki import Authority
 from pipeline.settings import Settings, load_settings
 from pipeline.sources.simulated_fleet import run_fleet
 from pipeline.tasks import cancel_tasks
@@ -87,6 +88,18 @@ def role_flags(folder: Path, kubeconfig: Path, prometheus: str) -> dict[str, tup
         "node-actuator": (
             *("--socket-path", str(folder / "exporter.sock"), "--node-name", MEASURED, *page),
             *("--state-file", str(folder / "node-actuator.json")),
+        ),
+        "webhook": (
+            *access,
+            *page,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--mode",
+            "act",
+            *("--tls-cert-file", str(folder / "webhook.crt")),
+            *("--tls-key-file", str(folder / "webhook.key")),
         ),
         "provider": (*access, "--kind", "prometheus", "--url", prometheus, "--port", "0"),
     }
@@ -217,12 +230,14 @@ def main() -> None:
         target = {"job_name": "springtide", "static_configs": [{"targets": [f"127.0.0.1:{PORT}"]}]}
         prometheus = stack.enter_context(local_prometheus([target]))
         prepare(plane)
+        Authority(folder, SystemClock()).server("webhook", ["127.0.0.1"], [])
         settings = load_settings(None, {}, {"kafka.bootstrap_servers": kafka.bootstrap_servers})
         asyncio.run(apply_topics(settings.kafka))
         broker = ("--bootstrap-servers", kafka.bootstrap_servers)
         pids = {}
         for role, flags in role_flags(folder, plane.kubeconfig(), prometheus.url).items():
-            child = springtide(role, *broker, *flags, log=folder / f"{role}.log")
+            of_kafka = () if role == "webhook" else broker
+            child = springtide(role, *of_kafka, *flags, log=folder / f"{role}.log")
             pids[role] = stack.enter_context(child).pid
         try:
             samples = asyncio.run(soak(settings, plane, pids, given))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.processors.eviction.migration_job_object import DEFINITION
+from pipeline.processors.admission.colocation_profile import DEFINITION as COLOCATION_PROFILE
+from pipeline.processors.eviction.migration_job_object import DEFINITION as MIGRATION_JOB
 from pipeline.processors.slo.crd_schema import KINDS, Kind, definition
 
 FOLDER = Path(__file__).parents[1] / "deploy/chart/crds"
@@ -29,5 +30,5 @@ def text_of(kind: Kind) -> str:
 
 
 if __name__ == "__main__":
-    for each in (*KINDS, DEFINITION):
+    for each in (*KINDS, MIGRATION_JOB, COLOCATION_PROFILE):
         path_of(each).write_text(text_of(each))

@@ -54,6 +54,9 @@ COMMANDS = {
     "provider": _Command(
         "Publish usage that another system measured, without exporters.", "kubernetes,pipeline"
     ),
+    "webhook": _Command(
+        "Apply ClusterColocationProfiles to new pods, and check pods.", "kubernetes,pipeline"
+    ),
     "archive": _Command("Write windows to Parquet files, which outlive the topic.", "pipeline"),
     "topics": _Command("Create the topics, check them for drift, print them.", None),
     "kafka": _Command("Run a real Kafka broker on this machine.", "local"),

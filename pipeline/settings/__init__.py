@@ -32,6 +32,7 @@ from pipeline.settings.model_settings import (
 from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.schema import Settings
+from pipeline.settings.webhook_settings import WebhookSettings
 from pipeline.settings.worker_settings import WorkerSettings
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "SettingDescription",
     "Settings",
     "WatcherSettings",
+    "WebhookSettings",
     "WorkerSettings",
     "describe_settings",
     "flag_name",

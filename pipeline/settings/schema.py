@@ -22,6 +22,7 @@ from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSet
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
+from pipeline.settings.webhook_settings import WebhookSettings
 from pipeline.settings.worker_settings import WorkerSettings
 
 
@@ -55,6 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     archive: ArchiveSettings = ArchiveSettings()
     node_actuator: NodeActuatorSettings = NodeActuatorSettings()
     provider: ProviderSettings = ProviderSettings()
+    webhook: WebhookSettings = WebhookSettings()
     log: LogSettings = LogSettings()
 
     @property

@@ -57,6 +57,7 @@ class Role:
             "watcher.metrics_port": 0,
             "actuator.metrics_port": 0, "evictor.metrics_port": 0,
             "planner.metrics_port": 0, "worker.metrics_port": 0,
+            "webhook.metrics_port": 0,
         }  # fmt: skip
         if kafka.sasl_password is not None:
             values |= {

@@ -17,7 +17,7 @@ from pipeline.metrics import DECLARED, NAMESPACE, Declaration
 # Commands of roles that have a metrics page.
 METRIC_ROLES: Final = (
     "exporter", "node-actuator", "worker", "watcher", "provider", "actuator", "planner", "evictor",
-    "notifier", "archive", "extender",
+    "notifier", "archive", "extender", "webhook",
 )  # fmt: skip
 _UNITS: Final = {
     "seconds": "seconds", "bytes": "bytes", "cores": "cores", "ratio": "ratio",

@@ -42,6 +42,8 @@ from pipeline.settings.describe import allowed_values, description, written
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
+from pipeline.webhook import limits as webhook_limits
+from pipeline.webhook.reviews import GATES
 from tests.docs.metric_tables import METRIC_ROLES, labels_table, metric_rows, modules_with_metrics
 from tests.docs.record_tables import record_fields
 
@@ -64,6 +66,7 @@ _METRIC_PAGES: Final = {
     "pipeline/sources": "../reference/watcher.md#metrics",
     "pipeline/sources/cluster": "../reference/watcher.md#metrics",
     "pipeline/sources/provider": "../reference/provider.md#what-to-watch",
+    "pipeline/webhook": "../reference/webhook.md#metrics",
     "pipeline/table": "../reference/extender.md#metrics",
 }
 _ARGUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -104,6 +107,7 @@ def pages() -> dict[Path, str]:
         "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
         "reference/records.md": {"record fields": record_fields()},
+        "reference/webhook.md": {"gates": gates_table(), "limits": limits_table(webhook_limits)},
         "reference/topics.md": {"topics": markdown_table(), "rights": access_table()},
     }
     written = {
@@ -116,6 +120,12 @@ def pages() -> dict[Path, str]:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def gates_table() -> str:
+    """A row for each feature gate of the webhook."""
+    rows = [(f"`{name}`", written(gate.default), gate.effect) for name, gate in GATES.items()]
+    return _table(("gate", "default", "effect"), rows)
 
 
 def policy_keys_table() -> str:

@@ -15,6 +15,8 @@ _KEY_OPERATORS: Final = ("Exists", "DoesNotExist")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on the label of a key. Operators are In, NotIn, Exists and DoesNotExist."""
+
     key: str
     operator: str
     values: tuple[str, ...] | None = None
@@ -36,10 +38,10 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def check_selector(selector: Selector) -> None:
     """Raise InvalidPolicyError for a selector that Kubernetes would refuse."""
     for key, value in (selector.match_labels or {}).items():
-        _check_key(key)
-        _check_value(value)
+        check_label_key(key)
+        check_label_value(value)
     for requirement in selector.match_expressions or ():
-        _check_key(requirement.key)
+        check_label_key(requirement.key)
         if requirement.operator not in (*_VALUE_OPERATORS, *_KEY_OPERATORS):
             raise InvalidPolicyError(
                 f"{requirement.operator!r:.40} is not an operator of selectors"
@@ -48,7 +50,7 @@ def check_selector(selector: Selector) -> None:
             needs = "needs" if requirement.operator in _VALUE_OPERATORS else "takes no"
             raise InvalidPolicyError(f"operator {requirement.operator} {needs} values")
         for value in requirement.values or ():
-            _check_value(value)
+            check_label_value(value)
 
 
 def _is_met(requirement: Requirement, labels: Mapping[str, str]) -> bool:
@@ -63,12 +65,14 @@ def _is_met(requirement: Requirement, labels: Mapping[str, str]) -> bool:
             return requirement.key not in labels
 
 
-def _check_key(key: str) -> None:
+def check_label_key(key: str) -> None:
+    """Raise InvalidPolicyError for what is no key of a label or annotation."""
     prefix, slash, name = key.rpartition("/")
     if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
         raise InvalidPolicyError(f"{key!r:.100} is not the key of a label")
 
 
-def _check_value(value: str) -> None:
+def check_label_value(value: str) -> None:
+    """Raise InvalidPolicyError for what is no value of a label."""
     if value and not _NAME.fullmatch(value):
         raise InvalidPolicyError(f"{value!r:.100} is not the value of a label")

@@ -1,0 +1,1 @@
+"""Admission of pods: ClusterColocationProfiles applied to new pods, and pods that are refused."""

@@ -1,0 +1,225 @@
+"""Apply ClusterColocationProfiles to a new pod.
+
+All profiles whose selectors match the pod as it was created are applied, in the order of their
+names, so that a later one overrides an earlier one. A profile is applied whole or not at all: where
+it cannot be applied to a pod, the pod is left as it was before the profile.
+"""
+
+import copy
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from pipeline.errors import InvalidPolicyError, InvalidRecordError
+from pipeline.processors.admission.colocation_profile import Profile, ProfileSpec, check_labels
+from pipeline.processors.admission.pod_schema import PodSchema
+from pipeline.processors.admission.tier_resources import extended_resource_spec, translate
+from pipeline.processors.kubernetes.objects import PodObject, convert_object
+from pipeline.processors.kubernetes.pod_classes import LABEL_QOS_CLASS, pod_class
+from pipeline.processors.node_qos.eviction_victims import LABEL_SUB_PRIORITY
+from pipeline.processors.node_qos.extended_resource_spec import ANNOTATION
+
+SEED_ANNOTATION: Final = "springtide.io/admission-seed"
+"""Annotation of a pod without a name to which a profile with a probability was matched: the UID of
+its first review. A pod may be reviewed again after other webhooks, with another UID; the annotation
+gives that review the same result."""
+MOST_POD_BYTES: Final = 2**20
+"""etcd stores objects of up to 1.5 MiB; a profile that makes a pod larger is not applied."""
+_MOST_ANNOTATION_BYTES: Final = 256 * 2**10
+_DRAWS: Final = 100
+
+JsonObject = dict[str, Any]
+
+
+class PriorityClass(NamedTuple):
+    """What a pod gets from its PriorityClass."""
+
+    value: int
+    preemption_policy: str
+
+
+class Cluster(NamedTuple):
+    """What profiles refer to: PriorityClasses, labels of namespaces, and the schema of pods, which
+    only patches need."""
+
+    priority_classes: Mapping[str, PriorityClass]
+    namespace_labels: Mapping[str, Mapping[str, str]]
+    pod_schema: PodSchema | None
+
+
+class Request(NamedTuple):
+    """The request that creates a pod: its UID and the pod's namespace."""
+
+    uid: str
+    namespace: str
+
+
+class Result(NamedTuple):
+    """The pod as it is to be created. `applied` are names of profiles, `not_applied` the reason by
+    name of a profile that matched and cannot be applied."""
+
+    pod: JsonObject
+    applied: tuple[str, ...]
+    not_applied: Mapping[str, str]
+
+
+def apply_profiles(
+    pod: JsonObject,
+    request: Request,
+    profiles: Iterable[Profile],
+    cluster: Cluster,
+    *,
+    translates: bool = True,
+    writes_spec_annotation: bool = True,
+) -> Result:
+    """Apply the profiles that match a new pod, and translate its cpu and memory.
+
+    `pod` is JSON and stays as it is. Resources are translated for the class that the pod has in the
+    end, if a profile was applied and none of those keeps resources. Raises `InvalidRecordError` for
+    what is no pod.
+    """
+    original = convert_object(pod, PodObject, "Pod")
+    labels = original.metadata.labels
+    of_namespace = cluster.namespace_labels.get(request.namespace)
+    not_applied: dict[str, str] = {}
+    matching: list[Profile] = []
+    for profile in sorted(profiles, key=lambda profile: profile.name):
+        if profile.spec.selector is not None and not profile.spec.selector.matches(labels):
+            continue
+        if profile.spec.namespace_selector is not None:
+            if of_namespace is None:
+                not_applied[profile.name] = f"namespace {request.namespace} is not known yet"
+                continue
+            if not profile.spec.namespace_selector.matches(of_namespace):
+                continue
+        matching.append(profile)
+    changed, seed = copy.deepcopy(pod), _seed(original, request)
+    applied: list[Profile] = []
+    if seed == request.uid and any(0 < profile.percent < 100 for profile in matching):
+        _mapping(changed, "metadata", "annotations")[SEED_ANNOTATION] = seed
+    for profile in matching:
+        if not is_drawn(profile, seed):
+            continue
+        try:
+            changed = _applied(changed, profile, cluster)
+        except (InvalidPolicyError, InvalidRecordError) as error:
+            not_applied[profile.name] = error.message
+        else:
+            applied.append(profile)
+    if translates and applied and not any(profile.keeps_resources for profile in applied):
+        _translate(changed)
+    if writes_spec_annotation:
+        _note_resources(changed)
+    return Result(changed, tuple(profile.name for profile in applied), not_applied)
+
+
+def is_drawn(profile: Profile, seed: str) -> bool:
+    """Whether a profile takes effect on the pod of this seed: for a share of `percent` of all pods,
+    the same ones whenever a pod is reviewed, and independently of other profiles."""
+    digest = hashlib.sha256(f"{profile.name}\0{seed}".encode()).digest()
+    return int.from_bytes(digest[:8]) % _DRAWS < profile.percent
+
+
+def _seed(pod: PodObject, request: Request) -> str:
+    """What decides about probabilities: an identity that is the same in each review of a pod.
+
+    The API server gives a pod its UID after the webhooks, and a pod of a workload its name. Such a
+    pod has no identity but the review itself.
+    """
+    metadata = pod.metadata
+    if metadata.name:
+        return f"{request.namespace}/{metadata.name}"
+    return metadata.annotations.get(SEED_ANNOTATION) or request.uid
+
+
+def _applied(pod: JsonObject, profile: Profile, cluster: Cluster) -> JsonObject:
+    """A copy of the pod that a profile has changed. Raises `InvalidPolicyError` where it cannot,
+    and `InvalidRecordError` if the result is no pod."""
+    spec, former, pod = profile.spec, _priority(pod), copy.deepcopy(pod)
+    _set_metadata(pod, spec)
+    if spec.scheduler_name:
+        _mapping(pod, "spec")["schedulerName"] = spec.scheduler_name
+    if spec.priority_class_name:
+        _mapping(pod, "spec")["priorityClassName"] = spec.priority_class_name
+    if spec.patch:
+        if cluster.pod_schema is None:
+            raise InvalidPolicyError("the API server has not served its schema of pods yet")
+        pod = cluster.pod_schema.merged(pod, spec.patch)
+    _check(pod)
+    _settle_priority(pod, former, cluster)
+    return pod
+
+
+def _priority(pod: JsonObject) -> tuple[Any, ...]:
+    spec = pod.get("spec") or {}
+    return tuple(spec.get(key) for key in ("priorityClassName", "priority", "preemptionPolicy"))
+
+
+def _settle_priority(pod: JsonObject, former: tuple[Any, ...], cluster: Cluster) -> None:
+    """Give the pod the priority of its class. The API server, which has set priorities before it
+    calls webhooks, refuses a pod with another one."""
+    name, *numbers = _priority(pod)
+    if name == former[0] or not name:
+        if (name, *numbers) != former:
+            raise InvalidPolicyError("spec.patch sets a priority: name a priorityClassName instead")
+        return
+    known = cluster.priority_classes.get(name)
+    if known is None:
+        raise InvalidPolicyError(f"there is no PriorityClass {name!r:.100}")
+    pod["spec"] |= {"priority": known.value, "preemptionPolicy": known.preemption_policy}
+
+
+def _set_metadata(pod: JsonObject, spec: ProfileSpec) -> None:
+    own: dict[str, str] = {LABEL_QOS_CLASS: spec.qos_class} if spec.qos_class else {}
+    if spec.koordinator_priority is not None:
+        own[LABEL_SUB_PRIORITY] = str(spec.koordinator_priority)
+    for name, given, copied in (
+        ("labels", spec.labels or {}, spec.label_keys_mapping or {}),
+        ("annotations", spec.annotations or {}, spec.annotation_keys_mapping or {}),
+    ):
+        if not given and not copied:
+            continue
+        texts = _mapping(pod, "metadata", name)
+        texts |= given
+        texts |= {new: texts[old] for old, new in sorted(copied.items()) if old in texts}
+    for key, suffix in (spec.label_suffixes or {}).items():
+        labels = (pod.get("metadata") or {}).get("labels") or {}
+        # A pod may be reviewed twice.
+        if key in labels and not labels[key].endswith(suffix):
+            labels[key] += suffix
+    if own:
+        _mapping(pod, "metadata", "labels").update(own)
+
+
+def _check(pod: JsonObject) -> None:
+    metadata = convert_object(pod, PodObject, "Pod").metadata
+    check_labels(metadata.labels)
+    size = sum(len(text.encode()) for pair in metadata.annotations.items() for text in pair)
+    if size > _MOST_ANNOTATION_BYTES:
+        raise InvalidPolicyError(f"the pod's annotations would have {size} bytes")
+    size = len(msgspec.json.encode(pod))
+    if size > MOST_POD_BYTES:
+        raise InvalidPolicyError(f"the pod would have {size} bytes")
+
+
+def _translate(pod: JsonObject) -> None:
+    typed = convert_object(pod, PodObject, "Pod")
+    labels, priority = typed.metadata.labels, typed.spec.priority
+    translate(_mapping(pod, "spec"), pod_class(labels, priority, None).priority_class)
+
+
+def _note_resources(pod: JsonObject) -> None:
+    text = extended_resource_spec(pod.get("spec") or {})
+    if text is not None:
+        _mapping(pod, "metadata", "annotations")[ANNOTATION] = text
+
+
+def _mapping(tree: JsonObject, *keys: str) -> JsonObject:
+    """The mapping at this path, created where it is missing or null."""
+    for key in keys:
+        if tree.get(key) is None:
+            tree[key] = {}
+        tree = tree[key]
+    return tree

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from actuators.action_log import Actions
 from actuators.node import node_metrics, resctrl_step
@@ -45,10 +45,15 @@ from pipeline.metrics import serve_metrics
 from pipeline.metrics_server import Readiness
 from pipeline.open_files import raise_file_limit
 from pipeline.processors.node_qos import memory_emergency
+from pipeline.processors.node_qos.block_io import BlockIo
+from pipeline.processors.node_qos.cpu_burst import CpuBurst
+from pipeline.processors.node_qos.cpu_suppression import CpuSuppression
 from pipeline.processors.node_qos.eviction_victims import EvictionFeature
 from pipeline.processors.node_qos.features import built_features
+from pipeline.processors.node_qos.memory_qos import MemoryProtection
 from pipeline.processors.node_qos.node_sysctl import NodeSysctl
 from pipeline.settings import ExporterSettings, NodeActuatorSettings, Settings, node_name
+from pipeline.settings.feature_gates import Gate, gates_in_force
 from pipeline.settings.node_actuator_settings import FeatureMode
 from pipeline.tasks import run_all, work_until_stopped
 
@@ -152,11 +157,27 @@ def _node_hierarchies(exporter: ExporterSettings) -> dict[str, Hierarchy]:
     return node_hierarchies(str(exporter.proc_root), str(exporter.sys_root))
 
 
+_GATED: Final[Mapping[str, str]] = {
+    "BECPUSuppress": CpuSuppression.name,
+    "CPUBurst": CpuBurst.name,
+    "CgroupReconcile": MemoryProtection.name,
+    "BlkIOReconcile": BlockIo.name,
+    "RdtResctrl": resctrl_step.NAME,
+    "SystemConfig": NodeSysctl.name,
+    **{feature.value: feature.setting for feature in EvictionFeature},
+}
+GATES: Final[Mapping[str, Gate]] = {
+    gate: Gate(True, f"`{feature}`") for gate, feature in _GATED.items()
+}
+"""Gates of koordlet, for the features that it has, too. Our features have modes beside them, so
+every gate is open by default: in mode observe a feature changes nothing."""
+
+
 def feature_modes(
     settings: NodeActuatorSettings, features: Sequence[str]
 ) -> dict[str, FeatureMode]:
     """The mode of each feature, of those that ask for evictions too. Raises `SettingsError` for a
-    name that no feature has."""
+    name that no feature has, and for an unknown gate."""
     names = [*features, *(feature.setting for feature in EvictionFeature)]
     unknown = sorted(settings.features.keys() - {*names, memory_emergency.NAME})
     if unknown:
@@ -165,7 +186,12 @@ def feature_modes(
             key="node_actuator.features",
             hint=f"features are {', '.join([*names, memory_emergency.NAME])}",
         )
-    return {name: settings.features.get(name, settings.mode) for name in names}
+    gates = gates_in_force(settings.feature_gates, GATES, "node_actuator.feature_gates")
+    closed = {_GATED[gate] for gate, is_open in gates.items() if not is_open}
+    return {
+        name: "off" if name in closed else settings.features.get(name, settings.mode)
+        for name in names
+    }
 
 
 def _follow_view(settings: Settings, view: NewestView, clock: Clock) -> Coroutine[Any, Any, None]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from pipeline.settings.base import MetricsHost, MetricsPort, Section
+from pipeline.settings.feature_gates import FeatureGates
 
 _Url = Annotated[
     str,
@@ -39,6 +40,13 @@ class NodeActuatorSettings(Section, frozen=True, kw_only=True):
             "the reference of the node actuator lists them."
         ),
     ] = field(default_factory=dict)
+    feature_gates: Annotated[
+        FeatureGates,
+        Meta(
+            description="Gates of koordlet, such as BECPUSuppress=true,CPUBurst=false: with false "
+            "the feature is off, with true, the default, it has its mode."
+        ),
+    ] = ""
     interval_seconds: Annotated[
         float, Meta(ge=0.1, le=60, description="Interval of rounds: read, decide, write.")
     ] = 1.0

@@ -6,7 +6,7 @@ python -m tests.docs.tables    # `make docs`
 import ast
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from actuators.node.node_service import GATES as NODE_GATES
 from pipeline.extender import limits
 from pipeline.http_server import limits as connection_limits
 from pipeline.processors.archive.archive_schema import columns_table
@@ -39,6 +40,7 @@ from pipeline.processors.predictors.registry import PREDICTORS
 from pipeline.processors.scorers.registry import SCORERS
 from pipeline.settings import ModelSettings, settings_markdown
 from pipeline.settings.describe import allowed_values, description, written
+from pipeline.settings.feature_gates import Gate
 from pipeline.sources.provider.registry import SOURCES
 from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
@@ -107,7 +109,11 @@ def pages() -> dict[Path, str]:
         "reference/policy.md": {"springtide-config": policy_keys_table()},
         "reference/provider.md": {"sample sources": _table(("kind", "reads"), sources)},
         "reference/records.md": {"record fields": record_fields()},
-        "reference/webhook.md": {"gates": gates_table(), "limits": limits_table(webhook_limits)},
+        "reference/node-actuator.md": {"gates": gates_table(NODE_GATES, "feature")},
+        "reference/webhook.md": {
+            "gates": gates_table(GATES, "effect"),
+            "limits": limits_table(webhook_limits),
+        },
         "reference/topics.md": {"topics": markdown_table(), "rights": access_table()},
     }
     written = {
@@ -122,10 +128,10 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
-def gates_table() -> str:
-    """A row for each feature gate of the webhook."""
-    rows = [(f"`{name}`", written(gate.default), gate.effect) for name, gate in GATES.items()]
-    return _table(("gate", "default", "effect"), rows)
+def gates_table(gates: Mapping[str, Gate], effect: str) -> str:
+    """A row for each feature gate."""
+    rows = [(f"`{name}`", written(gate.default), gate.effect) for name, gate in gates.items()]
+    return _table(("gate", "default", effect), rows)
 
 
 def policy_keys_table() -> str:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from actuators.action_log import Actions
-from actuators.node import node_metrics
+from actuators.node import node_metrics, resctrl_step
 from actuators.node.cgroup_files import CgroupFiles, detect_hierarchies
 from actuators.node.cgroup_inotify import CgroupInotify
 from actuators.node.cgroup_writer import CgroupWriter
 from actuators.node.newest_view import NewestView
 from actuators.node.node_actuator import LEAST_SECONDS, SETTLE_SECONDS, NodeActuator
-from actuators.node.node_service import feature_modes, run
+from actuators.node.node_service import GATES, feature_modes, run
 from actuators.node.original_values import OriginalValues
 from actuators.node.runtime_values import RuntimeValues
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
@@ -22,6 +22,7 @@ from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
 from pipeline.processors.node_qos.cgroup_values import Knob, Place, Value
 from pipeline.processors.node_qos.claims import Claim
+from pipeline.processors.node_qos.features import built_features
 from pipeline.processors.node_qos.node_state import NodeState
 from pipeline.settings import ExporterSettings, KafkaSettings, NodeActuatorSettings, Settings
 from pipeline.tasks import cancel_tasks
@@ -311,6 +312,28 @@ def test_a_mode_of_an_unknown_feature_is_refused() -> None:
         feature_modes(section, ["cpu_suppression"])
     assert caught.value.message.startswith("node_actuator.features: ")
     assert "cpu_suppression" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("gates", "mode"),
+    [("", "act"), ("CPUBurst=false", "act"), ("BECPUSuppress=true", "act"),
+     ("BECPUSuppress=false", "off")],
+)  # fmt: skip
+def test_a_closed_gate_switches_its_feature_off(gates: str, mode: str) -> None:
+    section = NodeActuatorSettings(features={"cpu_suppression": "act"}, feature_gates=gates)
+    modes = feature_modes(section, ["cpu_suppression", "cpu_idle"])
+    assert (modes["cpu_suppression"], modes["cpu_idle"]) == (mode, "observe")
+
+
+def test_every_gate_has_a_feature() -> None:
+    every = [feature.name for feature in built_features(None, None)]
+    closed = ",".join(f"{gate}=false" for gate in GATES)
+    section = NodeActuatorSettings(mode="act", feature_gates=closed)
+    modes = feature_modes(section, [*every, resctrl_step.NAME])
+    assert [*modes.values()].count("off") == len(GATES)
+    with pytest.raises(SettingsError, match="there is no gate 'AuditEvents'") as caught:
+        feature_modes(NodeActuatorSettings(feature_gates="AuditEvents=true"), every)
+    assert "BECPUSuppress, CPUBurst" in (caught.value.hint or "")
 
 
 async def test_without_the_path_of_a_socket_the_error_names_its_setting() -> None:

@@ -7,6 +7,7 @@ _IN_CODE: Final = "a few, fixed in the code"
 
 LABELS: Final[Mapping[str, str]] = {
     "action": _IN_CODE,
+    "app": "host applications of the settings and of the policy",
     "change": _IN_CODE,
     "column": "columns of a sample; all gauges count as one",
     "container_id": "containers of the node that run now",
@@ -34,7 +35,9 @@ LABELS: Final[Mapping[str, str]] = {
     "pod_namespace": "namespaces of the pods of the node that run now",
     "pool": "node pools of the policy; 100 for proposed thresholds",
     "predictor": "predictors of the settings",
+    "priority": "priorities of host applications",
     "python": "one",
+    "qos": "QoS classes of host applications",
     "reason": _IN_CODE,
     "resource": "resources of the settings and of scheduler configurations",
     "result": _IN_CODE,

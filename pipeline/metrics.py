@@ -25,6 +25,7 @@ from prometheus_client import (
     Metric,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -62,6 +63,8 @@ class Declaration(NamedTuple):
 DECLARED: Final[dict[str, Declaration]] = {}
 """The declared metrics by name, also those whose series are made at each scrape."""
 
+# Else each counter and histogram has a second series with the time of its creation.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 
@@ -84,9 +87,9 @@ def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counte
     return Counter(name, documentation, labels, namespace=NAMESPACE, registry=REGISTRY)
 
 
-def foreign_counter(name: str, documentation: str, labels: Sequence[str]) -> Gauge:
-    """Declare a counter of another project under its own name, for its dashboards. A counter of the
-    client library would end in `_total`, so this is a gauge that only grows."""
+def foreign_gauge(name: str, documentation: str, labels: Sequence[str]) -> Gauge:
+    """Declare a gauge of another project under its own name, for its dashboards. A counter of the
+    client library would end in `_total`, so that a counter of theirs is a gauge that only grows."""
     _declare(name, "gauge", documentation, labels)
     return Gauge(name, documentation, labels, registry=REGISTRY)
 

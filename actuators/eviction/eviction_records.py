@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from actuators.eviction.plan_limits import EVICTOR
-from pipeline.metrics import foreign_counter
+from pipeline.metrics import foreign_gauge
 from pipeline.processors.descheduling.descheduler_config import STRATEGIES
 from pipeline.processors.eviction.live_pods import LivePod
 from pipeline.processors.eviction.migration_policy import Gate
@@ -12,7 +12,7 @@ from pipeline.times import format_time
 from pipeline.topics.actions import ActionRecord, Outcome
 from pipeline.topics.eviction_plans import LONGEST_NAME, EvictionPlanRecord
 
-EVICTED = foreign_counter(
+EVICTED = foreign_gauge(
     "descheduler_pods_evicted",
     "Evictions by result (success, error, refused, marked), as the descheduler counts them.",
     ["result", "strategy", "namespace", "node"],

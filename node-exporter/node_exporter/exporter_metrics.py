@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from prometheus_client import Gauge
-
 from node_exporter.collection import NODE, Collection, Usage
 from node_exporter.sampler import FEATURES
-from pipeline.metrics import REGISTRY, counter, gauge, histogram
+from pipeline.metrics import counter, foreign_gauge, gauge, histogram
 from pipeline.settings import HostApplication
 from pipeline.settings.base import MemoryCollectPolicy
 
@@ -71,18 +69,16 @@ SYSTEM_MEMORY: Final = gauge(
 )
 
 
-def _koordlet(name: str, documentation: str, labels: tuple[str, ...]) -> Gauge:
-    return Gauge(name, documentation, labels, namespace="koordlet", registry=REGISTRY)
-
-
-KOORDLET_NODE_CPU: Final = _koordlet("node_used_cpu_cores", "CPU usage of the node.", ("node",))
-KOORDLET_NODE_MEMORY: Final = _koordlet(
-    "node_used_memory_bytes", "Memory usage of the node.", ("node",)
+KOORDLET_NODE_CPU: Final = foreign_gauge(
+    "koordlet_node_used_cpu_cores", "CPU usage of the node.", ["node"]
 )
-KOORDLET_HOST_APP: Final = _koordlet(
-    "host_application_resource_usage",
+KOORDLET_NODE_MEMORY: Final = foreign_gauge(
+    "koordlet_node_used_memory_bytes", "Memory usage of the node.", ["node"]
+)
+KOORDLET_HOST_APP: Final = foreign_gauge(
+    "koordlet_host_application_resource_usage",
     "Usage of processes outside Kubernetes.",
-    ("node", "app", "priority", "qos", "resource", "unit"),
+    ["node", "app", "priority", "qos", "resource", "unit"],
 )
 
 

@@ -71,6 +71,7 @@ class WindowMaker:
         self.sampler = sampler
         self._epoch = epoch
         self._window_ms = self._next_window_ms = settings.window_seconds * 1000
+        exporter_metrics.WINDOW_SECONDS.set(settings.window_seconds)
         self._interval_ms = interval_ms(settings)
         self._machine_id = machine_id(str(settings.proc_root))
         self._boot_id = boot_id(str(settings.proc_root))

@@ -189,7 +189,13 @@ CASES: Final[Mapping[str, Case]] = {
             'springtide_table_heartbeat_age_seconds{instance="b"}': " ".join(["NaN"] * MINUTES),
         },
     ),
-    "SpringtidePolicyInvalid": _gauge('springtide_policy_problems{in_force="false"}', 2),
+    "SpringtidePolicyInvalid": Case(
+        {'springtide_policy_problems{in_force="false"}': _constant(2)},
+        {
+            'springtide_policy_problems{in_force="false"}': _constant(0),
+            'springtide_policy_problems{in_force="true"}': _constant(1),
+        },
+    ),
     "SpringtideArchiveBehind": _gauge("springtide_archive_unsaved_seconds", 20_000, 3_000),
     "SpringtideExtenderBlind": Case(
         {
@@ -250,7 +256,14 @@ CASES: Final[Mapping[str, Case]] = {
             'descheduler_pods_evicted{result="success",strategy="LowNodeLoad"}': f"0+1x{MINUTES}",
         },
     ),
-    "SpringtidePlannerBlocked": _gauge('springtide_planner_blocked{reason="usage"}', 1),
+    "SpringtidePlannerBlocked": Case(
+        {'springtide_planner_blocked{reason="usage"}': _constant(1)},
+        {
+            'springtide_planner_blocked{reason="usage"}': _constant(0),
+            # No strategy is configured.
+            'springtide_planner_blocked{reason="policy"}': _constant(1),
+        },
+    ),
     "SpringtideNodeLimitsFail": Case(
         {
             'springtide_node_actuator_write_errors_total{knob="cpu_quota",reason="refused"}': (

@@ -3,11 +3,13 @@
 python -m tests.deploy.monitoring_files    # `make docs`
 """
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tests.deploy.dashboards import DASHBOARDS, grafana_dashboard
 from tests.processes import ROOT
 
 FOLDER: Final = ROOT / "deploy" / "monitoring"
@@ -39,6 +41,11 @@ def files() -> dict[Path, str]:
     return {
         FOLDER / "prometheusrule.yaml": _WRITTEN + _dumped(rules),
         FOLDER / "podmonitor.yaml": _WRITTEN + _dumped(_pod_monitor()),
+    } | {
+        FOLDER / "dashboards" / f"springtide-{name}.json": (
+            json.dumps(grafana_dashboard(name), indent=1, ensure_ascii=False) + "\n"
+        )
+        for name in DASHBOARDS
     }
 
 
@@ -84,4 +91,5 @@ def _dumped(document: object) -> str:
 
 if __name__ == "__main__":
     for path, text in files().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)

@@ -53,10 +53,9 @@ def test_each_alert_fires_on_its_series_and_not_on_others(tmp_path: Path) -> Non
     file.write_text(json.dumps(document))
     done = promtool("test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
-    for test in tests:
-        for case in test["promql_expr_test"]:
-            case["exp_samples"] = [{"labels": "{}", "value": 99}]
-    file.write_text(json.dumps(document))
+    # promtool does evaluate what is written here.
+    tests[0]["promql_expr_test"][0]["exp_samples"] = []
+    file.write_text(json.dumps(document | {"tests": tests[:1]}))
     assert promtool("test", "rules", file).returncode == 1
 
 

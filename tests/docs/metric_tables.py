@@ -26,6 +26,7 @@ _UNITS: Final = {
 _FOREIGN_UNITS: Final = {
     "koordlet_node_predicted_resource_reclaimable": "label `unit`",
     "koordlet_node_predicted_resource_peak": "label `unit`",
+    "koordlet_host_application_resource_usage": "label `unit`",
 }
 
 
@@ -41,6 +42,8 @@ def modules_with_metrics() -> Mapping[str, Sequence[str]]:
     """Modules that declare metrics, and the roles that import them."""
     graph = grimp.build_graph("pipeline", "actuators", "node_exporter", cache_dir=None)
     imports = {role: graph.find_upstream_modules(_command(role)) for role in METRIC_ROLES}
+    # Its registry imports the modules of this package.
+    imports["provider"] |= graph.find_descendants("pipeline.sources.provider")
     for module in graph.find_modules_that_directly_import("pipeline.metrics"):
         importlib.import_module(module)
     # Tests and guides declare some of their own.

@@ -80,6 +80,12 @@ def gaps(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(out, "gaps", str(traces), "--by", "workload")
 
 
+@pytest.fixture(scope="module")
+def waste(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "waste.html"
+    return write(out, "report", str(traces))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 420])
 async def test_backtest_report(
@@ -116,7 +122,21 @@ async def test_gaps(chromium: ChromiumFiles, gaps: Path, dark: bool, width: int)
         assert (page.problems, page.requested) == ([], [gaps.as_uri()])
 
 
-@pytest.mark.parametrize("report", ["backtest", "gaps"])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 420])
+async def test_waste(chromium: ChromiumFiles, waste: Path, dark: bool, width: int) -> None:
+    async with chromium_page(chromium) as page:
+        await page.open(waste.as_uri(), dark=dark, width=width)
+        assert await figure_problems(page) == []
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        assert await lowest_contrast(page) >= 4.5
+        # Of the cluster a table by risk, of nodes and workloads a table by resource.
+        assert await drawn(page, "table") == 1 + 2 * 2
+        assert await drawn(page, "rect.own") >= 3
+        assert (page.problems, page.requested) == ([], [waste.as_uri()])
+
+
+@pytest.mark.parametrize("report", ["backtest", "gaps", "waste"])
 async def test_hostile_names_are_text(
     chromium: ChromiumFiles, report: str, request: pytest.FixtureRequest
 ) -> None:

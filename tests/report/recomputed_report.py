@@ -70,7 +70,7 @@ def hours_of_pods(week: RecordedWeek) -> dict[str, dict[str, FloatArray]]:
             known = [(name, own[~np.isnan(own)]) for name, own in parts]
             some = [(name, own) for name, own in known if len(own)]
             highest[hour] = (
-                np.fmax.reduce(sums) * 1000,
+                np.floor(np.fmax.reduce(sums) * 10_000 + 0.5) / 10,
                 _of_pod([(name, float(own.max())) for name, own in some]),
             )
             means[hour] = (

@@ -1,7 +1,7 @@
 """Peaks of Prod of each node within the next day, at declared risks.
 
 The calibrated predictor runs over the hours of the report, as in a backtest: it learns the usage of
-each hour, predicts twice a day, and takes in what happened. All nodes are one pool. A sample is the
+each hour, predicts once a day, and takes in what happened. All nodes are one pool. A sample is the
 highest usage of a pod in an hour, so the sum over the pods of a node, and with it a peak, is rather
 too high than too low.
 """
@@ -24,7 +24,7 @@ from pipeline.processors.report.cluster_usage import HOUR_SECONDS, ClusterUsage
 
 RISKS: Final = (0.01, 0.02, 0.05)
 HORIZON_HOURS: Final = 24
-_EVERY_HOURS: Final = 12
+_EVERY_HOURS: Final = 24
 _GROWTH: Final = 4.0
 """A pod without a limit may grow to this multiple of its request, as in a worker."""
 _UNITS: Final = (1.0, MEBIBYTE)
@@ -56,6 +56,9 @@ def prod_peaks(usage: ClusterUsage, risks: Sequence[float] = RISKS) -> FloatArra
             own = pods[known]
             # A pod that was on two nodes is two pods, with one name.
             own_ids = ids[known] ^ nodes[usage.node_index[own]]
+            # The pool wants ascending ids.
+            order = np.argsort(own_ids, kind="stable")
+            known, own, own_ids = known[order], own[order], own_ids[order]
             peaks[:, :, r] = _peaks(usage, r, own, own_ids, nodes, workloads[known], risks)
     peaks[:, ~has_prod] = 0.0
     return peaks
@@ -95,8 +98,7 @@ def _peaks(
                 workloads[own],
             ),
         )  # fmt: skip
-        is_due = (hour + 1) % _EVERY_HOURS == 0 and hour + 1 >= HORIZON_HOURS
-        if is_due or hour + 1 == usage.hours:
+        if (hour + 1) % _EVERY_HOURS == 0 or hour + 1 == usage.hours:
             predicted = pool.predict()
     order = np.argsort(nodes)
     at = order[np.searchsorted(nodes[order], predicted.nodes)]

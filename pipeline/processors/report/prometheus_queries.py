@@ -32,13 +32,11 @@ def _of_pods(samples: str) -> str:
     return f"sum by ({_POD}) (max by ({_POD}, container) ({samples}))"
 
 
-def _stated(metric: str, resources: str) -> str:
+def _stated(metric: str, resources: str, span: str = "") -> str:
     series = f'{metric}{{resource=~"{resources}", node!=""$match}}'
+    series = f"last_over_time({series}[{span}])" if span else series
     labels = "namespace, pod, node"
-    return (
-        f"sum by ({labels}, resource) (max by ({labels}, container, resource) "
-        f"(last_over_time({series}[${{hours}}h])))"
-    )
+    return f"sum by ({labels}, resource) (max by ({labels}, container, resource) ({series}))"
 
 
 def _of_nodes(metric: str) -> str:
@@ -67,7 +65,9 @@ INSTANT: Final = {
         "namespace, job_name, owner_kind, owner_name",
         'kube_job_owner{owner_kind!="", owner_kind!="<none>"$match}',
     ),
-    "requests": _stated("kube_pod_container_resource_requests", f"{_AMOUNTS}|{_TIERS}"),
+    "requests": _stated(
+        "kube_pod_container_resource_requests", f"{_AMOUNTS}|{_TIERS}", "${hours}h"
+    ),
     "limits": _stated("kube_pod_container_resource_limits", _AMOUNTS),
     "cpu_mean": f"avg_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[1h])')})[${{hours}}h:1h])",
     "memory_mean": (
@@ -82,11 +82,12 @@ NODE_RANGES: Final = {
 }
 """Range queries of nodes: average usage of each hour."""
 POD_RANGES: Final = {
-    "cpu": f"max_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[$rate])')})[1h:$rate])",
+    "cpu": f"round(max_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[$rate])')})[1h:$rate]), "
+    "0.0001)",
     "memory": _of_pods(f"max_over_time({_MEMORY}{_CONTAINERS}[1h])"),
 }
-"""Range queries of pods: the highest usage of each hour. That of memory is the sum of the highest
-of each container."""
+"""Range queries of pods: the highest usage of each hour. cpu is rounded to tenths of a millicore,
+because digits are most of an answer. Memory is the sum of the highest of each container."""
 
 SCRAPES: Final = f"quantile(0.5, count_over_time({_CPU}{_CONTAINERS}[1h]))"
 """How often a container was scraped in the last hour, in the middle of all containers."""

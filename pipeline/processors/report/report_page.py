@@ -11,6 +11,7 @@ from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.report.cluster_report import ClusterReport, Waste
 from pipeline.processors.report.report_rows import levels
 from pipeline.processors.report.report_text import (
+    AMOUNT_COLUMNS,
     amount,
     by_unused,
     cells,
@@ -48,7 +49,8 @@ def _parts(report: ClusterReport) -> Iterator[str]:
     yield page.paragraph(f"{heading(report)}. Pods use {used} that they request.", "lead")
     yield page.paragraph(_TERMS, "note")
     yield from (page.paragraph(note, "note") for note in report.notes)
-    yield page.figures([_cluster_figure(report, r) for r in range(2)])
+    for r in range(2):
+        yield page.figures([_cluster_figure(report, r)])
     yield page.table(
         ("Risk", *(f"{name}, {part}" for name in RESOURCES for part in ("peak", "Mid", "Batch"))),
         [
@@ -68,18 +70,25 @@ def _parts(report: ClusterReport) -> Iterator[str]:
         groups = levels(report)[level]
         if len(groups.names):
             yield page.heading(title)
-            yield page.figures([_groups_figure(report, groups, title, r) for r in range(2)])
-            yield from _group_table(report, groups)
+            for r in range(2):
+                yield page.figures([_groups_figure(report, groups, title, r)])
+            yield from _group_tables(report, groups)
 
 
-def _group_table(report: ClusterReport, groups: Waste) -> Iterator[str]:
-    head, texts = head_of(report, groups.level)
+def _group_tables(report: ClusterReport, groups: Waste) -> Iterator[str]:
+    """A table for each resource: both beside each other are wider than a screen."""
+    head, texts = head_of(groups.level)
     shown = by_unused(groups).tolist()[:MOST_ROWS]
-    yield page.table(
-        [each.capitalize() for each in head],
-        [cells(report, groups, group) for group in shown],
-        texts=texts,
-    )
+    rows = [cells(report, groups, group) for group in shown]
+    others = len(head) - 2 * AMOUNT_COLUMNS
+    for r in range(2):
+        first = others + r * AMOUNT_COLUMNS
+        columns = [*range(others), *range(first, first + AMOUNT_COLUMNS)]
+        yield page.table(
+            [head[column].capitalize() for column in columns],
+            [[row[column] for column in columns] for row in rows],
+            texts=texts,
+        )
     if len(shown) < len(groups.names):
         yield page.paragraph(
             f"{len(groups.names) - len(shown):,} of {len(groups.names):,} {groups.level}s are left "
@@ -97,8 +106,8 @@ def _cluster_figure(report: ClusterReport, r: int) -> str:
         ("requests", waste.requests[0, r], "other"),
         (f"peak of Prod at {risk}", waste.peaks[middle, 0, r], "usage"),
         ("usage, mean", waste.usage[0, r], "own"),
-        (f"Mid at {risk}", waste.mid[middle, 0, r], "peak"),
-        (f"Batch at {risk}", waste.batch[middle, 0, r], "peak"),
+        (f"Mid at {risk}", waste.mid[middle, 0, r], "usage"),
+        (f"Batch at {risk}", waste.batch[middle, 0, r], "usage"),
     ]
     bars = [
         BarRow(label, [Bar(value / _SIZES[r], kind)], amount(value, r).replace("-", "unknown"))

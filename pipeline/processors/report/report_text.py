@@ -22,6 +22,8 @@ _TITLES: Final = {
 }  # fmt: skip
 _GIBIBYTE: Final = 2.0**30
 UNKNOWN: Final = "-"
+AMOUNT_COLUMNS: Final = 6
+"""Columns of a resource in the table of a level."""
 
 
 def amount(value: float, r: int) -> str:
@@ -124,7 +126,7 @@ def by_unused(waste: Waste) -> IntArray:
 def _table(report: ClusterReport, level: str, most: int | None) -> Iterator[str]:
     waste = levels(report)[level]
     order = by_unused(waste).tolist()[:most]
-    head, texts = head_of(report, level)
+    head, texts = head_of(level)
     lines = [head, *(cells(report, waste, group) for group in order)]
     yield from align_columns(lines, right=range(texts, len(head)))
     if most is not None and len(waste.names) > most:
@@ -136,7 +138,7 @@ def chosen_risk(report: ClusterReport) -> int:
     return len(report.risks) // 2
 
 
-def head_of(report: ClusterReport, level: str) -> tuple[Sequence[str], int]:
+def head_of(level: str) -> tuple[Sequence[str], int]:
     """The headers of a level, and how many of its columns are text."""
     texts = {"pool": ("POOL", "NODES"), "node": ("NODE", "POOL", "HOT")}.get(level, ("WORKLOAD",))
     parts = ("REQ", "USED", "%", "PEAK", "MID", "BATCH")

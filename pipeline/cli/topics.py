@@ -1,9 +1,12 @@
 """`springtide topics`: create topics, check them for drift, print them and the rights on them."""
 
 import json
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 
 import click
+import yaml
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
@@ -11,8 +14,9 @@ from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, 
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
-from pipeline.topics.access import ROLES, Right, acl_commands, rights_of
-from pipeline.topics.registry import TOPICS, markdown_table
+from pipeline.topics.access import ROLES, Right, acl_commands, quota_commands, rights_of
+from pipeline.topics.registry import TOPICS, creation_commands, markdown_table
+from pipeline.topics.strimzi import strimzi_objects
 
 _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
 
@@ -87,20 +91,50 @@ def check(settings: Settings, as_json: bool) -> None:
         _report_drift(drift)
 
 
+_connection_option = click.option(
+    "--command-config", type=click.Path(path_type=Path),
+    help="File with the connection's properties, for Kafka's tools in the printed commands.",
+)  # fmt: skip
+
+
 @command.command(cls=Command, exit_codes={0: "printed"})
-def table() -> None:
-    """Print all topics as a Markdown table."""
-    click.echo(markdown_table(), nl=False)
+@click.option(
+    "-o", "--output", type=click.Choice(["markdown", "commands"]), default="markdown",
+    show_default=True, help="A Markdown table, or commands of kafka-topics.sh that create topics.",
+)  # fmt: skip
+@_connection_option
+@settings_options(
+    "kafka.bootstrap_servers", "kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor"
+)
+def table(settings: Settings, output: str, command_config: Path | None) -> None:
+    """Print all topics as a table, or as commands for a Kafka that others manage. The broker is not
+    asked.
+
+    \b
+    Examples:
+      springtide topics table
+      springtide topics table -o commands --replication-factor 3 --command-config admin.properties
+    """
+    if output == "markdown":
+        click.echo(markdown_table(), nl=False)
+        return
+    kafka = settings.kafka
+    lines = creation_commands(
+        _connection(settings, command_config), kafka.topic_prefix, kafka.partitions,
+        kafka.replication_factor,
+    )  # fmt: skip
+    click.echo("\n".join(lines))
 
 
 @command.command(cls=Command, exit_codes={0: "printed"})
 @click.option("--role", type=click.Choice([*ROLES]), help="Print only the rights of this role.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "commands"]), default="text", show_default=True,
-    help="A table, or commands of kafka-acls.sh that grant the rights.",
+    help="A table, or commands of kafka-acls.sh and kafka-configs.sh that set rights and quotas.",
 )  # fmt: skip
+@_connection_option
 @settings_options("kafka.bootstrap_servers", "kafka.topic_prefix", "worker.id")
-def acls(settings: Settings, role: str | None, output: str) -> None:
+def acls(settings: Settings, role: str | None, output: str, command_config: Path | None) -> None:
     """Print the rights in Kafka that each role needs. The broker is not asked.
 
     \b
@@ -108,13 +142,45 @@ def acls(settings: Settings, role: str | None, output: str) -> None:
       springtide topics acls
       springtide topics acls --role exporter --output commands
     """
-    kafka, roles = settings.kafka, ROLES.values() if role is None else [ROLES[role]]
+    kafka, roles = settings.kafka, [*ROLES.values()] if role is None else [ROLES[role]]
     group = settings.worker_group
     rights = [right for each in roles for right in rights_of(each, kafka.topic_prefix, group)]
     if output == "commands":
-        click.echo("\n".join(acl_commands(rights, kafka.bootstrap_servers)))
+        connection = _connection(settings, command_config)
+        lines = [*acl_commands(rights, connection), *quota_commands(roles, connection)]
+        click.echo("\n".join(lines))
     else:
         click.echo("\n".join(_rows(rights)))
+
+
+@command.command(cls=Command, exit_codes={0: "printed"})
+@click.option(
+    "--cluster", default="springtide", show_default=True, help="Name of the Kafka object.",
+)  # fmt: skip
+@settings_options("kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor", "worker.id")
+def strimzi(settings: Settings, cluster: str) -> None:
+    """Print topics, and users with their rights, as objects of Strimzi. The broker is not asked.
+
+    \b
+    Examples:
+      springtide topics strimzi --replication-factor 3 | kubectl apply -n kafka -f -
+      springtide topics strimzi --cluster events --topic-prefix east --partitions 32
+    """
+    kafka = settings.kafka
+    objects = strimzi_objects(
+        TOPICS, tuple(ROLES.values()), cluster=cluster, prefix=kafka.topic_prefix,
+        group=settings.worker_group, partitions=kafka.partitions,
+        replicas=kafka.replication_factor,
+    )  # fmt: skip
+    click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
+
+
+def _connection(settings: Settings, command_config: Path | None) -> str:
+    """The flags by which Kafka's own tools connect."""
+    servers = f"--bootstrap-server {settings.kafka.bootstrap_servers}"
+    if command_config is None:
+        return servers
+    return f"{servers} --command-config {shlex.quote(str(command_config))}"
 
 
 def _rows(rights: list[Right]) -> list[str]:

@@ -40,7 +40,8 @@ Resource = Literal["topic", "group", "transactional-id"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """The topics of a role. `in_group` reads as a member of the workers' consumer group, `is_sole`
-    writes in transactions, and `administers` may create topics and change their settings."""
+    writes in transactions, and `administers` may create topics and change their settings.
+    `bytes_per_second` is what its user may write to each broker, all processes together."""
 
     name: str
     task: str
@@ -49,6 +50,7 @@ class Role:
     in_group: bool = False
     is_sole: bool = False
     administers: bool = False
+    bytes_per_second: int | None = None
 
     @property
     def topics(self) -> tuple[Topic, ...]:
@@ -73,10 +75,16 @@ _WORKER_WRITES: Final = (
     RECOMMENDATIONS, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 
+_MIB: Final = 1 << 20
+
 ROLES: Final[Mapping[str, Role]] = {
     role.name: role
     for role in (
-        Role(name="exporter", task="node exporter", reads=(NODES,), writes=(SAMPLES,)),
+        # Programs on every node: one that is broken must not take the brokers from the workers.
+        Role(
+            name="exporter", task="node exporter", reads=(NODES,), writes=(SAMPLES,),
+            bytes_per_second=16 * _MIB,
+        ),
         Role(
             name="provider", task="imports usage from other systems",
             reads=(NODES, PODS, SAMPLES), writes=(SAMPLES,),
@@ -117,11 +125,11 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
         Role(
             name="node-actuator", task="node actuator",
-            reads=(NODE_VIEWS,), writes=(ACTIONS, EVICTION_REQUESTS),
+            reads=(NODE_VIEWS,), writes=(ACTIONS, EVICTION_REQUESTS), bytes_per_second=4 * _MIB,
         ),
         Role(
             name="node-agent", task="other agents on nodes that ask for relief",
-            writes=(EVICTION_REQUESTS,),
+            writes=(EVICTION_REQUESTS,), bytes_per_second=_MIB,
         ),
         Role(name="notifier", task="sends alerts to Alertmanager", reads=(NODE_STATE, ALERTS)),
         Role(name="archive", task="writes windows to Parquet files", reads=(WINDOWS,)),
@@ -168,17 +176,39 @@ def rights_of(role: Role, prefix: str, group: str) -> Iterator[Right]:
         yield Right(user, "transactional-id", sole_writer_of(prefix), "Write")
 
 
-def acl_commands(rights: Iterable[Right], bootstrap_servers: str) -> Iterator[str]:
-    """Yield a command line of Kafka's own tool for each user and resource."""
-    operations: dict[tuple[str, Resource, str], list[str]] = {}
+def operations_by_resource(
+    rights: Iterable[Right],
+) -> Mapping[tuple[str, Resource, str], tuple[Operation, ...]]:
+    """Return the operations of each user on each resource, by user, kind and name."""
+    operations: dict[tuple[str, Resource, str], tuple[Operation, ...]] = {}
     for right in rights:
-        operations.setdefault((right.user, right.resource, right.name), []).append(right.operation)
-    for (user, resource, name), allowed in operations.items():
-        flags = " ".join(f"--operation {operation}" for operation in allowed)
+        resource = (right.user, right.resource, right.name)
+        operations[resource] = (*operations.get(resource, ()), right.operation)
+    return operations
+
+
+def acl_commands(rights: Iterable[Right], connection: str) -> Iterator[str]:
+    """Yield command lines of Kafka's own tool, one for each user and the resources on which it has
+    the same rights. `connection` are the flags by which the tool connects."""
+    resources: dict[tuple[str, tuple[Operation, ...]], list[str]] = {}
+    for (user, resource, name), operations in operations_by_resource(rights).items():
+        resources.setdefault((user, operations), []).append(f"--{resource} {name}")
+    for (user, operations), names in resources.items():
+        flags = " ".join(f"--operation {operation}" for operation in operations)
         yield (
-            f"kafka-acls.sh --bootstrap-server {bootstrap_servers} --add "
-            f"--allow-principal User:{user} {flags} --{resource} {name}"
+            f"kafka-acls.sh {connection} --add "
+            f"--allow-principal User:{user} {flags} {' '.join(names)}"
         )
+
+
+def quota_commands(roles: Iterable[Role], connection: str) -> Iterator[str]:
+    """Yield a command line of Kafka's own tool for each user with a quota."""
+    for role in roles:
+        if role.bytes_per_second is not None:
+            yield (
+                f"kafka-configs.sh {connection} --alter --entity-type users --entity-name "
+                f"{user_of(role.name)} --add-config producer_byte_rate={role.bytes_per_second}"
+            )
 
 
 def access_table() -> str:
@@ -191,6 +221,8 @@ def access_table() -> str:
             "the transactional id `<prefix>-watcher`": role.is_sole,
             "create, describe and alter topics; describe the workers' group": role.administers,
         }
+        if role.bytes_per_second is not None:
+            also[f"at most {role.bytes_per_second // _MIB} MiB/s to each broker"] = True
         more = "; ".join(text for text, has in also.items() if has)
         lines.append(
             f"| `{user_of(role.name)}` | {role.task} | {reads} | {_names(role.writes)} | {more} |"

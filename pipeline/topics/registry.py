@@ -9,7 +9,7 @@ and the worker that is assigned a partition of `samples` owns everything about i
 is never changed: a node's records would be in another partition than its earlier ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -210,6 +210,20 @@ _IN_TRANSACTIONS: Final = {topic.name for topic in TOPICS if topic.in_transactio
 def is_in_transactions(full_name: str) -> bool:
     """Whether the topic of this name is written in transactions."""
     return full_name.rpartition(".")[2] in _IN_TRANSACTIONS
+
+
+def creation_commands(
+    connection: str, prefix: str, partitions: int, replicas: int
+) -> Iterator[str]:
+    """Yield a command line of Kafka's own tool that creates each topic, unless it exists.
+    `connection` are the flags by which the tool connects."""
+    for topic in TOPICS:
+        flags = " ".join(f"--config {key}={value}" for key, value in topic.config(replicas).items())
+        yield (
+            f"kafka-topics.sh {connection} --create --if-not-exists "
+            f"--topic {topic.full_name(prefix)} --partitions {topic.partition_count(partitions)} "
+            f"--replication-factor {replicas} {flags}"
+        )
 
 
 def markdown_table() -> str:

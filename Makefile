@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is handed on: make demo ARGS="--fleet 200 --for 60s", make test ARGS="-k settings"'
 
 .PHONY: setup
@@ -142,6 +142,23 @@ lock: ## Resolve the pins again; ARGS="--upgrade" for newer ones
 	@$(COMPILE) --extra control-plane --extra dev --extra kubernetes --extra local --extra pipeline -o requirements-dev.lock pyproject.toml
 	@$(COMPILE) --extra kubernetes --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
 	@$(COMPILE) -c requirements-dev.lock -o requirements-exporter.lock pyproject.toml
+
+# Equal sources are equal bytes, wherever and whenever they are built: the time of all files is that
+# of the commit.
+EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 315532800)
+.PHONY: dist
+dist: setup ## Wheel, sdist, man page and lists of components (SBOM) in dist/
+	@rm -rf dist
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/hatchling build --directory dist
+	@$(BIN)/python -m pipeline.cli.man_page >dist/springtide.1
+	@for image in exporter pipeline; do \
+	  $(BIN)/cyclonedx-py requirements requirements-$$image.lock --pyproject pyproject.toml \
+	    --mc-type application --output-reproducible --validate --output-format JSON \
+	    --output-file dist/springtide-$$image.cdx.json; done
+
+.PHONY: image-check
+image-check: setup ## Build both images twice with buildah and run them; as root, ten minutes
+	@$(BIN)/python -m tests.packages.image_check
 
 .PHONY: clean
 clean: ## Remove what can be made again

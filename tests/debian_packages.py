@@ -130,6 +130,27 @@ class Apt:
             _run(["dpkg-deb", "--extract", str(archive), str(unpacked)], _UNPACK_SECONDS)
         return unpacked
 
+    def unpack_root(self, *packages: str) -> Path:
+        """Unpack packages and all that they depend on, whatever this system has, into a root file
+        system of their own. Their scripts are not run."""
+        root, archives, status = (self._scratch / name for name in ("root", "all", "no-status"))
+        (archives / "partial").mkdir(parents=True)
+        status.touch()
+        for name in ("bin", "lib", "lib64", "sbin"):
+            (root / "usr" / name).mkdir(parents=True)
+            (root / name).symlink_to(f"usr/{name}")
+        options = [f"-oDir::Cache::Archives={archives}", f"-oDir::State::status={status}"]
+        install = ["--yes", "--no-install-recommends", "--download-only", "install", *packages]
+        _run(["apt-get", *self._options, *options, *install], _DOWNLOAD_SECONDS)
+        tree = self._scratch / "root.tar"
+        for archive in sorted(archives.glob("*.deb")):
+            # Not `--extract`, which would replace the links /bin and /lib by directories.
+            with tree.open("wb") as file:
+                subprocess.run(["dpkg-deb", "--fsys-tarfile", archive], stdout=file, check=True)
+            unpack = ["tar", "--extract", "--keep-directory-symlink", f"--directory={root}"]
+            _run([*unpack, f"--file={tree}"], _UNPACK_SECONDS)
+        return root
+
 
 def _run(command: Sequence[str], seconds: float, folder: Path | None = None) -> str:
     """Run a command in `folder`; returns what it printed."""

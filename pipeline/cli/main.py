@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from pipeline import __version__
 from pipeline.cli import INTERRUPTED
@@ -94,6 +95,7 @@ COMMANDS = {
     ),
     "run-in-cgroup": _Command("Start a host process in the cgroup of its application.", None),
     "doctor": _Command("Check this installation and print fixes.", None),
+    "completion": _Command("Print completion of commands and flags for a shell.", None),
 }
 
 
@@ -120,6 +122,16 @@ class LazyGroup(click.Group):
         if near and args[0] not in COMMANDS and not ctx.resilient_parsing:
             ctx.fail(f"No such command {printable(args[0])!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names without an import of the commands, whose extras may be missing."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -127,6 +127,8 @@ chaos: setup jars ## Everything under faults of a seed; ARGS="--seed 7 --minutes
 .PHONY: docs
 docs: setup ## Write settings and tables of declarations, such as topics and limits, into docs
 	@$(BIN)/python -m tests.docs.tables
+	@file=deploy/kafka/strimzi/topics-and-users.yaml; head -n 1 $$file >$$file.new; \
+	  $(BIN)/springtide topics strimzi --replication-factor 3 >>$$file.new; mv $$file.new $$file
 	@$(BIN)/python -m tests.deploy.values_schema
 	@$(BIN)/python -m tests.deploy.monitoring_files
 

@@ -168,9 +168,8 @@ def strimzi(settings: Settings, cluster: str) -> None:
     """
     kafka = settings.kafka
     objects = strimzi_objects(
-        TOPICS, tuple(ROLES.values()), cluster=cluster, prefix=kafka.topic_prefix,
-        group=settings.worker_group, partitions=kafka.partitions,
-        replicas=kafka.replication_factor,
+        cluster=cluster, prefix=kafka.topic_prefix, group=settings.worker_group,
+        partitions=kafka.partitions, replicas=kafka.replication_factor,
     )  # fmt: skip
     click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
 

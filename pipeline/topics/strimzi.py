@@ -7,8 +7,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pipeline.topics.access import Resource, Role, operations_by_resource, rights_of, user_of
-from pipeline.topics.registry import Topic
+from pipeline.topics.access import (
+    ROLES,
+    Resource,
+    Role,
+    operations_by_resource,
+    rights_of,
+    user_of,
+)
+from pipeline.topics.registry import TOPICS, Topic
 
 API_VERSION: Final = "kafka.strimzi.io/v1"
 _RESOURCES: Final[Mapping[Resource, str]] = {
@@ -60,13 +67,12 @@ def kafka_user(role: Role, cluster: str, prefix: str, group: str) -> Object:
 
 
 def strimzi_objects(
-    topics: tuple[Topic, ...], roles: tuple[Role, ...],
-    *, cluster: str, prefix: str, group: str, partitions: int, replicas: int,
-) -> Iterator[Object]:  # fmt: skip
-    """Yield the custom resources of topics, then of the users of roles."""
-    for topic in topics:
+    *, cluster: str, prefix: str, group: str, partitions: int, replicas: int
+) -> Iterator[Object]:
+    """Yield the custom resources of all topics, then of the users of all roles."""
+    for topic in TOPICS:
         yield kafka_topic(topic, cluster, prefix, partitions, replicas)
-    for role in roles:
+    for role in ROLES.values():
         yield kafka_user(role, cluster, prefix, group)
 
 

@@ -79,7 +79,7 @@ def test_the_sdist_builds_the_same_wheel(distribution: tuple[Path, Path], tmp_pa
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     (sources,) = tmp_path.iterdir()
-    for name in ("Makefile", "requirements-pipeline.lock", "deploy/crds/nodemetrics.yaml"):
+    for name in ("Makefile", "requirements-pipeline.lock", "deploy/image/Containerfile"):
         assert (sources / name).is_file()
     again = build_distribution(sources, tmp_path / "dist")[0]
     assert again.read_bytes() == wheel.read_bytes()

@@ -20,7 +20,6 @@ _PREDICTIONS: Final = 12
 """At least so many predictions within a horizon, so that outcomes are learned before any is
 scored."""
 _UNITS: Final = np.array([1.0, MEBIBYTE])
-_DAY_SECONDS: Final = 86_400
 
 
 class CalibratedRun:
@@ -45,10 +44,7 @@ class CalibratedRun:
         try:
             horizon = Horizon(round(horizon_seconds / trace.step_seconds), trace.step_seconds)
         except ValueError as error:
-            step_seconds = trace.step_seconds
-            hint = "choose another --horizon"
-            if _DAY_SECONDS % step_seconds:
-                hint = f"resample the trace: its step, {step_seconds} s, does not divide a day"
+            hint = "choose another --horizon, or resample the trace to a step that divides a day"
             raise PredictorError(f"calibrated: {error}", hint=hint) from error
         self._trace: Final = trace
         self._stays = np.zeros(0, np.int64)

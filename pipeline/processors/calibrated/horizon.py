@@ -16,7 +16,7 @@ _AUDITS: Final = 48
 @dataclass(frozen=True, slots=True)
 class Horizon:
     """A horizon of `steps` samples of `step_seconds`. Raises ValueError if a day is not a whole
-    number of blocks, or the horizon is longer than a day."""
+    number of steps, or the horizon is longer than a day."""
 
     steps: int
     step_seconds: int = 300
@@ -26,13 +26,16 @@ class Horizon:
             raise ValueError("a horizon has at least one step of at least one second")
         if self.steps * self.step_seconds > _DAY_SECONDS:
             raise ValueError("the horizon is longer than a day")
-        if _DAY_SECONDS % (self.block_steps * self.step_seconds):
-            raise ValueError("a day must be a whole number of blocks")
+        if _DAY_SECONDS % self.step_seconds:
+            raise ValueError(f"a step of {self.step_seconds} s does not divide a day")
 
     @property
     def block_steps(self) -> int:
-        """Samples in a block: histories store one maximum a block."""
-        return max(1, self.steps // _BLOCKS)
+        """Samples in a block, the longest of which a day has a whole number: histories store one
+        maximum a block."""
+        longest = max(1, self.steps // _BLOCKS)
+        day_steps = _DAY_SECONDS // self.step_seconds
+        return next(length for length in range(longest, 0, -1) if day_steps % length == 0)
 
     @property
     def blocks(self) -> int:

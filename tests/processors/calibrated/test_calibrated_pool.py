@@ -219,6 +219,20 @@ def test_damaged_state_is_refused() -> None:
         new_pool().restore(state)
 
 
+@pytest.mark.parametrize(
+    ("steps", "seconds", "block_steps"),
+    [(180, 60, 6), (350, 60, 12), (168, 300, 6), (540, 20, 20), (288, 300, 12), (360, 30, 15)],
+)
+def test_a_day_is_a_whole_number_of_blocks(steps: int, seconds: int, block_steps: int) -> None:
+    """Three hours of windows of a minute are what a backtest judges unless it is asked for else."""
+    horizon = Horizon(steps, seconds)
+    assert horizon.block_steps == block_steps
+    assert horizon.day_blocks * horizon.block_steps * horizon.step_seconds == 86_400
+    pool = CalibratedPool(horizon, RISKS, single_node=True)
+    pool.observe(0, PodUsage(*np.array([[1], [1]]), *np.array([[1.0], [2.0], [4.0]])))
+    assert (pool.predict().peaks <= 2.0).all()
+
+
 @pytest.mark.parametrize(("steps", "seconds"), [(0, 300), (289, 300), (24, 7), (288, 0)])
 def test_impossible_horizons_are_refused(steps: int, seconds: int) -> None:
     with pytest.raises(ValueError):

@@ -31,11 +31,7 @@ from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
-from pipeline.processors.join.joined_histories import (
-    joined_histories,
-    prod_workloads,
-    step_ends,
-)
+from pipeline.processors.join.joined_histories import STEP_MS, joined_histories, prod_workloads
 from pipeline.processors.join.joined_outcomes import joined_outcomes
 from pipeline.processors.join.node_facts import node_facts
 from pipeline.processors.join.pool_means import known_percent
@@ -111,6 +107,18 @@ class _EncodedWindow(NamedTuple):
     window: Window | None = None
 
 
+class _NodeWorkloads(NamedTuple):
+    """The workloads of Prod `present` on a node, listed by `pods`, when histories were joined last,
+    in `step`."""
+
+    step: int
+    pods: PodColumns | None
+    present: frozenset[Workload]
+
+
+_NO_WORKLOADS: Final = _NodeWorkloads(-1, None, frozenset())
+
+
 class JoinCursor:
     """The join's position in one partition of `samples`.
 
@@ -146,7 +154,7 @@ class JoinCursor:
         self._warned: set[str] = set()
         self._pod_facts: dict[str, ListingFacts] = {}
         self._facts: dict[str, tuple[KnownNode, NodeFacts]] = {}
-        self._workloads: dict[str, tuple[PodColumns, frozenset[Workload]]] = {}
+        self._workloads: dict[str, _NodeWorkloads] = {}
 
     @property
     def owned(self) -> bool:
@@ -346,13 +354,13 @@ class JoinCursor:
         self, node: str, header: SampleHeader, pods: PodColumns
     ) -> tuple[WorkloadHistoryRecord, ...]:
         """Histories of the workloads that came to a node since five minutes of UTC ended last; of
-        all its workloads if nothing is known of it yet."""
-        start_ms, end_ms = header.window_start_ms, header.window_end_ms
-        if not step_ends(start_ms, end_ms):
+        all its workloads if nothing is known of it yet. The window in which they end may be
+        missing."""
+        step, before = header.window_end_ms // STEP_MS, self._workloads.get(node, _NO_WORKLOADS)
+        if step == before.step:
             return ()
-        known, workloads = self._workloads.get(node, (None, frozenset[Workload]()))
-        if known is pods:
-            return ()
-        present = prod_workloads(pods)
-        self._workloads[node] = pods, present
-        return joined_histories(self.cluster_state.workload_histories, present - workloads, end_ms)
+        present = before.present if pods is before.pods else prod_workloads(pods)
+        self._workloads[node] = _NodeWorkloads(step, pods, present)
+        return joined_histories(
+            self.cluster_state.workload_histories, present - before.present, header.window_end_ms
+        )

@@ -24,6 +24,8 @@ MOST_HOURS: Final = 168
 LONGEST_MS: Final = 7 * 86_400_000
 """How old a history may be for a pod to begin with it."""
 HOUR_MS: Final = 3_600_000
+LONGEST_NAME: Final = 253
+"""Characters of a name in Kubernetes, and of those in records of pods."""
 SCALE: Final = 255
 """The byte of an hour with the highest usage."""
 
@@ -51,6 +53,9 @@ class HistoryHours(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return round(1000 * parse_time(self.until))
 
 
+_Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+
+
 class WorkloadHistoryRecord(Record, frozen=True, kw_only=True):
     """What a pod of a workload used: of all its pods the one with the longest history.
 
@@ -61,9 +66,9 @@ class WorkloadHistoryRecord(Record, frozen=True, kw_only=True):
     memory: Of memory.
     """
 
-    namespace: str
-    kind: str
-    name: str
+    namespace: _Name
+    kind: _Name
+    name: _Name
     cpu: HistoryHours | None = None
     memory: HistoryHours | None = None
 
@@ -85,6 +90,12 @@ class WorkloadHistoryRecord(Record, frozen=True, kw_only=True):
 def history_key(workload: Workload) -> bytes:
     """The key of the record of a workload."""
     return HISTORIES + workload_key(*workload)
+
+
+def has_history_key(workload: Workload) -> bool:
+    """Whether readers find this workload in the key of its record. Those of Kubernetes do, but the
+    API server accepts any text as the name of an owner."""
+    return all("/" not in part and len(part) <= LONGEST_NAME for part in workload)
 
 
 def workload_of_key(key: bytes | None) -> Workload | None:

@@ -73,6 +73,7 @@ def changed(**fields: Any) -> bytes:
         (put(b"workloads/shop/web", encode_json(history())), "key_mismatch"),
         (put(history_key(WEB._replace(name="api")), encode_json(history())), "key_mismatch"),
         (written(history(at_ms=NEWEST_MS + 2 * HOUR_MS)), "invalid"),
+        (written(history(workload=WEB._replace(name=254 * "w"))), "invalid"),
         (put(history_key(WEB), changed(hours="")), "invalid"),
         (put(history_key(WEB), changed(hours="AAAA" * MOST_HOURS)), "invalid"),
         (put(history_key(WEB), changed(hours="!")), "invalid"),
@@ -177,6 +178,19 @@ async def test_the_window_in_which_a_workload_comes_has_its_history() -> None:
     handed = [record.window and record.window.node for record in join.handed_over]
     assert handed == [window.node for window in join.windows]
     assert b"workload_histories" not in (join.broker.records("t.windows")[1].value or b"")
+
+
+async def test_the_window_after_a_lost_one_has_the_history() -> None:
+    """Models learn the five minutes that ended with it: then the pod is no stranger any more."""
+    join = join_of("web", "api")
+    both = {"web": 0.1, "api": 0.1}
+    minutes = [sample(0, NEWEST_MS, {"web": 0.1})]
+    minutes += [
+        sample(number, NEWEST_MS + 60_000 * number, both, length_ms=60_000)
+        for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)
+    ]
+    await join.cursor.process(minutes)
+    assert join.has() == [["web"], [], [], [], [], ["api"], [], [], [], []]
 
 
 async def test_one_more_pod_of_a_workload_that_runs_brings_no_history() -> None:

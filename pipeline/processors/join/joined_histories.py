@@ -20,11 +20,6 @@ STEP_MS: Final = 300_000
 _PROD: Final = CLASS_CODES["prod"]
 
 
-def step_ends(window_start_ms: int, window_end_ms: int) -> bool:
-    """Whether five minutes of UTC end in the window."""
-    return window_end_ms // STEP_MS != window_start_ms // STEP_MS
-
-
 def prod_workloads(pods: PodColumns) -> frozenset[Workload]:
     """The workloads of the pods of Prod that a window lists."""
     rows = np.flatnonzero(pods.classes == _PROD).tolist()

@@ -17,6 +17,7 @@ from pipeline.topics.workload_histories import (
     LONGEST_MS,
     HistoryHours,
     WorkloadHistoryRecord,
+    has_history_key,
 )
 from pipeline.topics.workloads import Workload
 
@@ -48,6 +49,8 @@ class WorkloadHistories:
         if pools is None:
             return
         for workload, cpu, memory in pools.histories(state.workloads):
+            if not has_history_key(workload):
+                continue
             old = self.records.get(workload)
             self.records[workload] = WorkloadHistoryRecord(
                 namespace=workload.namespace,
@@ -57,7 +60,7 @@ class WorkloadHistories:
                 memory=_longer(None if old is None else old.memory, memory),
             )
         if len(self.records) > 2 * MOST_WORKLOADS:
-            self.records = _newest(self.records)
+            self.records = _newest(self.records, self, {})
 
 
 def due_histories(
@@ -66,18 +69,20 @@ def due_histories(
     """What is to be published where the records `known` are; None is a tombstone.
 
     A workload that no node has any more keeps its record for as long as a pod could begin with it:
-    it may be between two nodes, or its node's checkpoint missing.
+    it may be between two nodes, or its node's checkpoint missing. Without any checkpoint that can
+    be read, as after an upgrade or with a recreated topic, no record has expired.
     """
+    newest_ms = histories.newest_ms
     wanted = {
         workload: record
         for workload, record in known.items()
-        if abs(histories.newest_ms - record.at_ms) <= LONGEST_MS
+        if not newest_ms or abs(newest_ms - record.at_ms) <= LONGEST_MS
     }
     for workload, record in histories.records.items():
         old = wanted.get(workload)
         if old is None or _replaces(record, old):
             wanted[workload] = record
-    wanted = _newest(wanted)
+    wanted = _newest(wanted, histories, known)
     changed: dict[Workload, WorkloadHistoryRecord | None] = dict.fromkeys(
         sorted(known.keys() - wanted.keys())
     )
@@ -110,9 +115,21 @@ def _replaces(new: WorkloadHistoryRecord, old: WorkloadHistoryRecord) -> bool:
     return apart >= (RENEWAL_MS if _length(new) >= _length(old) else _SHORTER_MS)
 
 
-def _newest(records: Histories) -> Histories:
-    """At most `MOST_WORKLOADS` of the records: the newest, then the longest."""
+def _newest(
+    records: Histories,
+    histories: WorkloadHistories,
+    known: Mapping[Workload, WorkloadHistoryRecord],
+) -> Histories:
+    """At most `MOST_WORKLOADS` of the records: those of workloads that ran within `RENEWAL_MS`, and
+    so on; among these first the `known` ones, or surplus ones would take turns with them; then the
+    newest, then the longest."""
     if len(records) <= MOST_WORKLOADS:
         return records
-    order = sorted(records, key=lambda w: (-records[w].at_ms, -_length(records[w]), w))
-    return {workload: records[workload] for workload in order[:MOST_WORKLOADS]}
+
+    def rank(workload: Workload) -> tuple[int, bool, int, int, Workload]:
+        # That of a workload that runs may not be due yet.
+        newest = histories.records.get(workload, records[workload])
+        age = (histories.newest_ms - newest.at_ms) // RENEWAL_MS
+        return age, workload not in known, -newest.at_ms, -_length(newest), workload
+
+    return {workload: records[workload] for workload in sorted(records, key=rank)[:MOST_WORKLOADS]}

@@ -152,6 +152,12 @@ def test_a_history_is_no_part_of_a_pod_that_is_known() -> None:
     assert bank_of(told).encode_state("node-a") == bank_of(made).encode_state("node-a")
 
 
+@pytest.mark.parametrize("name", ["web/1", "w" * 254])
+def test_a_workload_whose_record_readers_would_refuse_has_none(name: str) -> None:
+    state = bank_of(windows("n", 8, 0.1, workload=WEB._replace(name=name))).encode_state("n")
+    assert folded(("n", state)).records == {}
+
+
 def test_damaged_states_are_refused_and_add_nothing() -> None:
     histories, state = WorkloadHistories(), decode(states()["b"])
     for packed in (b"\xc1", b"\x91\xc4\x01\x00", b"\x90"):
@@ -194,6 +200,31 @@ def test_a_shorter_history_replaces_a_longer_one_after_a_day() -> None:
 def test_a_workload_without_pods_keeps_its_record_for_seven_days() -> None:
     assert due(record(), None, HOUR + 168) == []
     assert due(record(), None, HOUR + 169) == [None]
+
+
+def test_without_any_readable_checkpoint_records_stay() -> None:
+    assert due_histories({WEB: record()}, WorkloadHistories()) == {}
+
+
+def test_surplus_workloads_that_run_do_not_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_fold, "MOST_WORKLOADS", 3)
+    running = [WEB._replace(name=f"web-{number}") for number in range(5)]
+    known: dict[Workload, WorkloadHistoryRecord] = {}
+    counts = []
+    for hour in range(HOUR, HOUR + 8):
+        histories = WorkloadHistories()
+        # Nodes report at different times.
+        for number, own in enumerate(running):
+            histories.records[own] = record(168, hour - (hour + number) % 2, workload=own)
+        histories.newest_ms = hour * HOUR_MS
+        changed = due_histories(known, histories)
+        counts.append([each is not None for each in changed.values()])
+        merged = (known | changed).items()
+        known = {own: each for own, each in merged if each is not None}
+        assert len(known) == 3
+    assert counts[0] == [True] * 3
+    assert not any(False in of_hour for of_hour in counts)
+    assert sum(len(of_hour) for of_hour in counts[1:]) == 3
 
 
 def test_a_record_from_the_future_is_replaced() -> None:

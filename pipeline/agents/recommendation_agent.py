@@ -18,7 +18,7 @@ from pipeline.agents.fleet_topic import FLEET_PARTITION
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.refusals import ignore_records
 from pipeline.clock import Clock
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, SpringtideError
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.logs import get_logger
@@ -52,7 +52,10 @@ HISTORIES_PUBLISHED = counter(
     "worker_workload_histories",
     "Histories of workloads published or withdrawn, by the worker of partition 0.",
 )
-FAILURES = counter("worker_recommendation_failures", "Publications of recommendations that failed.")
+FAILURES = counter(
+    "worker_recommendation_failures",
+    "Publications of recommendations, or then of histories of workloads, that failed.",
+)
 
 
 class Places(NamedTuple):
@@ -206,6 +209,8 @@ async def publish_repeatedly(
             await publish()
         except Exception as error:
             FAILURES.inc()
-            log.warning("recommendations were not published", error=repr(error))
+            # Errors of Kafka have a hint, others may have no text.
+            reason = str(error) if isinstance(error, SpringtideError) else repr(error)
+            log.warning("not all recommendations and histories were published", error=reason)
         else:
             log.info("recommendations published", seconds=round(clock.monotonic() - began, 1))

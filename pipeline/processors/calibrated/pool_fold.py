@@ -118,9 +118,11 @@ def _level(stated: Sequence[ResourceOutcomes], risk: float, horizon_seconds: int
     if not judged.any():
         return None
     weights = judged / judged.sum()
-    # Nobody can spend more than all that was judged, nor leave more than the risk.
+    # Nobody can spend more than all that was judged, nor leave more than the risk that was taken;
+    # running predictions count the declared one.
     longest = np.minimum(judged, horizon_seconds / _DAY_SECONDS)
-    unspent = weights @ np.clip([own.unspent_days for own in stated], -judged, risk * judged)
+    taken = risk_level.HIGHEST * risk * judged
+    unspent = weights @ np.clip([own.unspent_days for own in stated], -judged, taken)
     running = weights @ np.clip([own.running_days for own in stated], -longest, risk * longest)
     repayment = risk_level.repayment_steps(horizon_seconds, _DAY_SECONDS) / _DAY_SECONDS
     risks = np.array([risk])

@@ -19,7 +19,8 @@ _MOST_OWED: Final = 0.25
 _MOST_UNSPENT: Final = 0.375
 """Bound of unspent risk, likewise."""
 _LOWEST: Final = 0.25
-_HIGHEST: Final = 2.0
+HIGHEST: Final = 2.0
+"""Bounds of the level, in declared risks."""
 
 
 def repayment_steps(horizon_steps: int, steps_of_a_day: float) -> float:
@@ -41,6 +42,6 @@ def level(risks: FloatArray, debt: FloatArray, pending: FloatArray, repayment: f
     predictions whose outcome is known, `pending` that of (declared - expected) risk * steps over
     running ones."""
     steered: FloatArray = np.clip(
-        risks + (debt + pending) / repayment, _LOWEST * risks, _HIGHEST * risks
+        risks + (debt + pending) / repayment, _LOWEST * risks, HIGHEST * risks
     )
     return steered

@@ -217,6 +217,13 @@ def test_running_predictions_move_the_level_further(running: float, level: float
     assert record.cpu.level == pytest.approx(level * RISK)
 
 
+def test_a_pool_that_takes_more_than_the_declared_risk_and_measures_it_owes_nothing() -> None:
+    """Few nodes have the exceedances of a pool, and most of them none."""
+    taken = 1.5 * RISK
+    nodes = [*[node(unspent=taken)] * 97, *[node(unspent=taken - 1.0)] * 3]
+    assert pool_of(*nodes).cpu.level == pytest.approx(RISK)
+
+
 @pytest.mark.parametrize(("used", "is_taken"), [(0.3, True), (1.2, False)])
 def test_risk_that_a_node_could_not_take_is_not_unspent(used: float, is_taken: bool) -> None:
     pool = CalibratedPool(HORIZON, (RISK,), single_node=True)

@@ -10,6 +10,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.report.cluster_report import ClusterReport, cluster_report
 from pipeline.processors.report.cluster_usage import ClusterUsage, check_size, usage_of_trace
+from pipeline.processors.report.report_page import MOST_ROWS, report_page
 from pipeline.processors.report.report_rows import csv_lines, rows
 from pipeline.processors.report.report_text import text_lines
 from tests.processors.backtest.trace_exports import random_trace
@@ -158,3 +159,33 @@ def test_steps_longer_than_an_hour_and_too_many_pods_are_refused() -> None:
         usage_of_trace(trace)
     with pytest.raises(InvalidRecordError, match="1,000,000 pods in 168 hours"):
         check_size(1_000_000, 168)
+
+
+def test_page_has_every_group_and_says_what_is_left_out() -> None:
+    usage = cluster()
+    report = cluster_report(replace(usage, workloads=("<b>&", *usage.workloads[1:])))
+    page = report_page(report)
+    assert "2 nodes, 3 running pods" in page
+    for name in ("n1", "n2", "big", "Deployment/shop/web", "&lt;b&gt;&amp;"):
+        assert name in page
+    assert "<b>&" not in page
+    assert "<script" not in page
+    assert "are left out" not in page
+
+
+def test_page_of_many_nodes_shows_those_that_leave_most_unused() -> None:
+    usage = cluster()
+    nodes = MOST_ROWS + 20
+    page = report_page(
+        cluster_report(
+            replace(
+                usage,
+                nodes=tuple(f"node-{i}" for i in range(nodes)),
+                pools=("",) * nodes,
+                capacity=np.full((nodes, 2), np.nan),
+                allocatable=np.broadcast_to(usage.allocatable[0], (nodes, 2)),
+                node_usage=np.full((nodes, usage.hours, 2), np.nan),
+            )
+        )
+    )
+    assert "20 of 320 nodes are left out" in page

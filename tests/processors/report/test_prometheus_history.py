@@ -1,0 +1,259 @@
+"""The usage of a cluster from made answers of Prometheus: nodes, owners, tiers, what is unknown.
+
+`tests/report` asks a real one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InvalidRecordError, UsageError
+from pipeline.processors.backtest.prometheus_ranges import RangeColumns
+from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.report.cluster_usage import ClusterUsage
+from pipeline.processors.report.prometheus_history import (
+    History,
+    HourSamples,
+    Labels,
+    Vector,
+    cluster_usage,
+    hour_samples,
+)
+from pipeline.processors.report.prometheus_queries import (
+    INSTANT,
+    NODE_RANGES,
+    POD_RANGES,
+    SCRAPES,
+    Span,
+    filled,
+    rate_seconds,
+)
+
+END = 1_700_006_400
+HOURS = 3
+
+
+def pod(name: str, node: str = "n1", **others: str) -> dict[str, str]:
+    return {"namespace": "shop", "pod": name, "node": node, **others}
+
+
+def owned(name: str, kind: str, owner: str, node: str = "n1") -> dict[str, str]:
+    return pod(name, node, created_by_kind=kind, created_by_name=owner)
+
+
+def hourly(*series: tuple[Labels, Mapping[int, float]]) -> HourSamples:
+    """Series with the given values by hour."""
+    points = [(i, hour, value) for i, (_, own) in enumerate(series) for hour, value in own.items()]
+    return HourSamples(
+        [labels for labels, _ in series],
+        np.array([i for i, _, _ in points], np.int32),
+        np.array([hour for _, hour, _ in points], np.int16),
+        np.array([value for _, _, value in points], np.float64),
+    )
+
+
+def usage_of(
+    *cpu: tuple[Labels, Mapping[int, float]],
+    ranges: Mapping[str, Sequence[HourSamples]] | None = None,
+    rate: int = 300,
+    **vectors: Vector,
+) -> ClusterUsage:
+    """Of a node n1 of 4 cores, on which the pods of `cpu` run, in cores by hour."""
+    answers: dict[str, Vector] = dict.fromkeys(INSTANT, ())
+    answers["running"] = [(pod(labels["pod"], labels.get("node", "n1")), 1.0) for labels, _ in cpu]
+    answers["allocatable"] = [({"node": "n1", "resource": "cpu"}, 4.0)]
+    spans: dict[str, Sequence[HourSamples]] = {"memory": (), "node_cpu": (), "node_memory": ()}
+    return cluster_usage(
+        History(
+            END,
+            HOURS,
+            rate,
+            answers | vectors,
+            spans | {"cpu": [hourly(*cpu)]} | dict(ranges or {}),
+        )
+    )
+
+
+def test_values_are_placed_in_the_hours_that_they_end() -> None:
+    labels = [pod("a"), pod("b")]
+    seconds = np.array([END, END - 7200, END - 3600])
+    columns = RangeColumns(labels, np.array([1, 2]), seconds, np.array([1.0, 2.0, 3.0]))
+    samples = hour_samples(columns, END, HOURS)
+    assert samples.owner.tolist() == [0, 1, 1]
+    assert samples.hour.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("second", [END + 3600, END - 1, END - 3 * 3600])
+def test_values_at_other_times_are_refused(second: int) -> None:
+    columns = RangeColumns([pod("a")], np.array([1]), np.array([second]), np.array([1.0]))
+    with pytest.raises(InvalidRecordError, match="at times that were not asked for"):
+        hour_samples(columns, END, HOURS)
+
+
+def test_amounts_are_millicores_and_bytes_and_unknown_ones_are_not_zero() -> None:
+    usage = usage_of(
+        (pod("a"), {0: 0.5, 2: 1.5}),
+        (pod("b"), {}),
+        ranges={"memory": [hourly((pod("a"), {2: 2.0**30}))]},
+        cpu_mean=[(pod("a"), 0.75)],
+        requests=[(pod("a", resource="cpu"), 2.0), (pod("gone", resource="cpu"), 9.0)],
+        limits=[(pod("a", resource="memory"), 2.0**31)],
+    )
+    assert usage.pods == ("shop/a", "shop/b")
+    np.testing.assert_array_equal(usage.highest[0, :, 0], [500.0, np.nan, 1500.0])
+    np.testing.assert_array_equal(usage.highest[0, :, 1], [np.nan, np.nan, 2.0**30])
+    assert np.isnan(usage.highest[1]).all()
+    np.testing.assert_array_equal(usage.mean, [[750.0, np.nan], [np.nan, np.nan]])
+    np.testing.assert_array_equal(usage.requests, [[2000.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(usage.limits, [[0.0, 2.0**31], [0.0, 0.0]])
+    np.testing.assert_array_equal(usage.allocatable, [[4000.0, np.nan]])
+    assert np.isnan(usage.capacity).all()
+
+
+def test_of_two_series_of_a_pod_the_highest_counts() -> None:
+    two = [hourly((pod("a"), {1: 0.2})), hourly((pod("a"), {1: 0.9, 2: 0.1}))]
+    usage = usage_of((pod("a"), {}), ranges={"cpu": two})
+    np.testing.assert_array_equal(usage.highest[0, :, 0], [np.nan, 900.0, 100.0])
+
+
+def test_the_node_is_that_of_the_label_the_instance_or_the_only_pod_of_that_name() -> None:
+    bare = {"namespace": "shop", "pod": "a", "instance": "10.0.0.1:10250"}
+    usage = usage_of(
+        (pod("a"), {}),
+        (pod("b", "n2"), {}),
+        (pod("b"), {}),
+        ranges={
+            "cpu": [
+                hourly(
+                    (bare, {0: 1.0}),
+                    # Two pods have this name: the kubelet that reported `a` decides.
+                    ({"namespace": "shop", "pod": "b", "instance": "10.0.0.1:10250"}, {0: 2.0}),
+                    ({"namespace": "shop", "pod": "b", "instance": "n2:10250"}, {0: 3.0}),
+                    ({"namespace": "shop", "pod": "b", "instance": "10.0.0.9:10250"}, {0: 4.0}),
+                )
+            ],
+            "node_cpu": [
+                hourly(({"instance": "n2"}, {2: 3.5}), ({"instance": "10.0.0.9"}, {2: 9.0}))
+            ],
+        },
+        cpu_mean=[(bare, 0.1)],
+    )
+    assert usage.nodes == ("n1", "n2")
+    assert usage.pods == ("shop/a", "shop/b", "shop/b")
+    assert usage.node_index.tolist() == [0, 0, 1]
+    assert usage.highest[:, 0, 0].tolist() == [1000.0, 2000.0, 3000.0]
+    assert usage.mean[0, 0] == 100.0
+    assert np.isnan(usage.node_usage[0]).all()
+    assert usage.node_usage[1, 2, 0] == 3500.0
+    assert "left out: 1 series of pods without a known node" in usage.notes
+
+
+def test_a_pod_that_ended_does_not_run() -> None:
+    usage = usage_of((pod("a"), {2: 1.0}), ranges={"cpu": [hourly((pod("old"), {0: 1.0}))]})
+    assert usage.pods == ("shop/a", "shop/old")
+    assert usage.runs.tolist() == [True, False]
+
+
+def test_workloads_are_owners_of_replicasets_and_jobs() -> None:
+    names = ("web", "bare", "static", "nightly", "once", "made", "alone", "db")
+    usage = usage_of(
+        *((pod(name), {0: 1.0}) for name in names),
+        pods=[
+            (owned("web", "ReplicaSet", "web-7f"), 1.0),
+            (owned("bare", "<none>", "<none>"), 1.0),
+            (owned("static", "Node", "n1"), 1.0),
+            (owned("nightly", "Job", "nightly-28345678"), 1.0),
+            (owned("once", "Job", "once"), 1.0),
+            (owned("made", "Job", "made-1"), 1.0),
+            (owned("alone", "ReplicaSet", "alone"), 1.0),
+            (owned("db", "StatefulSet", "db"), 1.0),
+        ],
+        replicasets=[
+            (
+                {"namespace": "shop", "replicaset": "web-7f"}
+                | {"owner_kind": "Deployment", "owner_name": "web"},
+                1.0,
+            )
+        ],
+        jobs=[
+            (
+                {"namespace": "shop", "job_name": "made-1"}
+                | {"owner_kind": "CronJob", "owner_name": "made"},
+                1.0,
+            )
+        ],
+    )
+    assert dict(zip(usage.pods, usage.workloads, strict=True)) == {
+        "shop/web": "Deployment/shop/web",
+        "shop/bare": "",
+        "shop/static": "",
+        "shop/nightly": "CronJob/shop/nightly",
+        "shop/once": "Job/shop/once",
+        "shop/made": "CronJob/shop/made",
+        "shop/alone": "ReplicaSet/shop/alone",
+        "shop/db": "StatefulSet/shop/db",
+    }
+
+
+def test_pods_that_ask_for_resources_of_a_tier_are_of_that_tier() -> None:
+    usage = usage_of(
+        *((pod(name), {0: 1.0}) for name in ("batch", "mid", "none", "prod")),
+        requests=[
+            (pod("batch", resource="kubernetes_io_batch_cpu"), 1000.0),
+            (pod("mid", resource="kubernetes_io_mid_memory"), 2.0**30),
+            (pod("prod", resource="cpu"), 1.0),
+        ],
+    )
+    expected = [CLASS_CODES[name] for name in ("batch", "mid", "batch", "prod")]
+    assert usage.classes.tolist() == expected
+    assert "2 pods ask for resources of Mid or Batch" in usage.notes
+
+
+def test_the_first_label_of_a_pool_that_a_node_has_decides() -> None:
+    labels = {"node": "n1", "label_team": "blue", "label_karpenter_sh_nodepool": "spot"}
+    samples: Any = (pod("a"), {0: 1.0})
+    assert usage_of(samples, node_labels=[(labels, 1.0)]).pools == ("spot",)
+    assert usage_of(samples, node_labels=[({"node": "other"}, 1.0)]).pools == ("",)
+
+
+def test_notes_state_what_prometheus_lacks() -> None:
+    notes = usage_of((pod("a"), {0: 1.0}), rate=1200).notes
+    assert notes == (
+        "cpu is averaged over 20 minutes, since scrapes are rare: shorter peaks are not seen",
+        "Prometheus has no capacity of nodes: allocatable stands for it",
+        "Prometheus has no labels of nodes: pools are unknown",
+        "Prometheus has no owners of pods: workloads are unknown",
+        "Prometheus has no requests",
+    )
+
+
+def test_a_prometheus_without_usage_of_pods_is_an_error() -> None:
+    with pytest.raises(InvalidRecordError, match="no pod has known cpu usage"):
+        usage_of((pod("a"), {}))
+
+
+@pytest.mark.parametrize("query", [*INSTANT.values(), *NODE_RANGES.values(), *POD_RANGES.values()])
+def test_matchers_are_in_every_selector_of_a_query(query: str) -> None:
+    text = filled(query, Span(24, 600, ('cluster="a"', 'region=~"eu.*"')))
+    selectors = text.count("{")
+    assert selectors
+    assert text.count(', cluster="a", region=~"eu.*"}') == selectors
+    assert "$" not in text
+
+
+@pytest.mark.parametrize(
+    "matcher", ["", "cluster", 'cluster="a', 'cluster="a"} or up{b="c"', "a=b"]
+)
+def test_text_that_is_no_matcher_is_refused(matcher: str) -> None:
+    with pytest.raises(UsageError, match="is not a matcher of labels"):
+        filled(SCRAPES, Span(1, matchers=(matcher,)))
+
+
+@pytest.mark.parametrize(
+    ("scrapes_per_hour", "minutes"),
+    [(240, 5), (60, 5), (48, 5), (30, 10), (12, 20), (4, 60), (0, 60)],
+)
+def test_cpu_is_averaged_over_four_scrapes(scrapes_per_hour: float, minutes: int) -> None:
+    assert rate_seconds(scrapes_per_hour) == 60 * minutes

@@ -95,19 +95,22 @@ def take_over(
     histories of workloads on other nodes, from which `experience` learns how pods grow."""
     claimed: BoolArray = np.zeros(len(departed["id"]), np.bool_)
     recent = step - _REPLACEMENT_SECONDS // horizon.step_seconds
+    taught = set()  # each history teaches growth once, however many pods begin with it
     returned = departed.find(pods["id"][rows])
     claimed[returned[returned >= 0]] = True
     for row, own in zip(rows.tolist(), returned.tolist(), strict=True):
         heir = np.array([row])
-        workload = pods["workload"][row]
+        workload = int(pods["workload"][row])
         if own < 0 and workload != NO_WORKLOAD:
             own, sibling = _donor(pods, present, departed, claimed, workload, recent)
             if sibling >= 0:
                 _borrow(pods, np.array([sibling]), pods, heir, step)
                 continue
-            if own < 0 and int(workload) in elsewhere:
-                workload_history.begin_with(pods, row, elsewhere[int(workload)], step, horizon)
-                workload_history.learn_growth(pods, row, step, horizon, experience)
+            if own < 0 and workload in elsewhere:
+                workload_history.begin_with(pods, row, elsewhere[workload], step, horizon)
+                if workload not in taught:
+                    workload_history.learn_growth(pods, row, step, horizon, experience)
+                    taught.add(workload)
         if own >= 0:
             claimed[own] = True
             _borrow(departed, np.array([own]), pods, heir, step)

@@ -219,6 +219,14 @@ def test_a_node_learns_from_a_history_how_pods_grow() -> None:
     assert seen.growth_steps() == pytest.approx([np.log(2.0) / np.log(40.0)])
 
 
+def test_a_history_teaches_growth_once_whatever_the_number_of_its_pods() -> None:
+    hours = {WEB: HourlyPeaks(120, np.repeat([10.0, 10.0, 20.0, 20.0, 20.0], 24))}
+    one, several = new_pool(), new_pool()
+    observe(one, 120, {2: 9.0}, hours)
+    observe(several, 120, {2: 9.0, 3: 9.0, 4: 9.0}, hours)
+    assert several._state.experience.state() == one._state.experience.state()
+
+
 def test_a_known_pod_is_predicted_from_its_day_and_a_stranger_from_its_request() -> None:
     shares = []
     for told in ({}, learned(24 * 7).workload_histories()):

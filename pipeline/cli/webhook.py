@@ -34,10 +34,10 @@ def command(settings: Settings) -> None:
     In mode observe, the default, every pod is admitted unchanged. The log, and the audit log of the
     API server, say what would be changed or refused. --mode act changes and refuses.
 
-    deploy/webhook has the service account, the configuration for the API server, and the
-    PriorityClasses. Its failure policy is Ignore: without a webhook pods are admitted unchanged. On
-    SIGTERM the webhook reports "draining" at /readyz and answers for 5 s more. Ctrl-C or a second
-    signal skips these. GET /readyz and /healthz are on the same port.
+    The Helm chart deploy/chart installs it, with certificate and configuration for the API server,
+    by the value webhook.enabled. The failure policy is Ignore: without a webhook pods are admitted
+    unchanged. On SIGTERM the webhook reports "draining" at /readyz and answers for 5 s more. Ctrl-C
+    or a second signal skips these. GET /readyz and /healthz are on the same port.
 
     \b
     Examples:

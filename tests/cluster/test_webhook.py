@@ -2,7 +2,7 @@
 renewed certificate, and pods that are admitted without a webhook.
 
 The webhook is a process with the permissions of deploy/chart/rbac/webhook.yaml, and the
-configuration is that of deploy/webhook with another address.
+configuration is that of deploy/chart/webhook with another address.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from tests.processes import eventually, until
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy/webhook"
+DEPLOY = ROOT / "deploy/chart/webhook"
 NAMESPACE = "colocated"
 BE = {"koordinator.sh/qosClass": "BE"}
 CALLS_SECONDS = 10
@@ -118,7 +118,7 @@ def with_batch(found: Object) -> Object:
 
 
 def configurations(hook: Hook) -> list[Object]:
-    """The objects of deploy/webhook, for a webhook on this machine."""
+    """The objects of configurations.yaml, for a webhook on this machine."""
     authority = base64.b64encode(hook.authority.certificate.read_bytes()).decode()
     found = list(yaml.safe_load_all((DEPLOY / "configurations.yaml").read_text()))
     for configuration in found:

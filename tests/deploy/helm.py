@@ -16,10 +16,10 @@ NAMESPACE: Final = "springtide-system"
 
 ROLES: Final = (
     "exporter", "node-actuator", "worker", "watcher", "provider", "actuator", "planner", "evictor",
-    "extender", "notifier", "archive",
+    "extender", "notifier", "archive", "webhook",
 )  # fmt: skip
 DEFAULT_ROLES: Final = tuple(
-    role for role in ROLES if role not in ("provider", "notifier", "archive")
+    role for role in ROLES if role not in ("provider", "notifier", "archive", "webhook")
 )
 EVERYTHING: Final = (
     "provider.enabled=true", "notifier.enabled=true", "archive.enabled=true",
@@ -32,6 +32,9 @@ EVERYTHING: Final = (
     "settings.kubernetes.config_namespace=koordinator-system",
     "settings.kafka.security_protocol=SASL_SSL", "settings.kafka.sasl_mechanism=SCRAM-SHA-512",
     "kafka.caSecret=kafka-ca", "kafka.userSecret=springtide-ROLE",
+    "webhook.enabled=true", "webhook.tls.caBundle=Q0E=", "webhook.tls.secretName=hook-tls",
+    "webhook.secret=client-ca", "priorityClasses.create=true",
+    "settings.webhook.tls_client_ca_file=/etc/springtide/secret/ca.crt",
     "extender.tls.secretName=extender-tls", "extender.tls.clientCertificates=true",
     "extender.secret=extender-files",
     "settings.extender.query_token_file=/etc/springtide/secret/tokens",

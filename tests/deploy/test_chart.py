@@ -25,6 +25,9 @@ from tests.deploy.helm import (
 )
 from tests.deploy.values_schema import PATH, schema_text
 
+WEBHOOK = ("webhook.enabled=true", "webhook.tls.caBundle=Q0E=")
+CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
 # Helm is built once, with the control plane.
 pytestmark = [pytest.mark.plane, pytest.mark.timeout(1200)]
 
@@ -85,7 +88,8 @@ def test_a_role_accepts_its_command_and_its_settings(
         assert found is not None
         command = found
     settings = settings_of(everything, role, tmp_path)
-    assert settings.kafka.sasl_username == f"springtide-{role}"
+    # The webhook connects to the API server alone.
+    assert settings.kafka.sasl_username == (None if role == "webhook" else f"springtide-{role}")
     assert settings.kubernetes.config_namespace == "koordinator-system" or (
         role not in ("watcher", "planner", "evictor")
     )
@@ -105,6 +109,7 @@ def test_the_value_undo_switches_everything_off(tmp_path: Path) -> None:
     acting = (
         "settings.actuator.mode=act", "settings.evictor.mode=act", "settings.extender.mode=act",
         "settings.node_actuator.mode=act", "settings.node_actuator.features.cpu_burst=act",
+        "settings.webhook.mode=act", *WEBHOOK,
     )  # fmt: skip
     before, after = rendered(*acting), rendered(*acting, "undo=true")
     assert settings_of(before, "actuator", tmp_path).actuator.mode == "act"
@@ -112,6 +117,8 @@ def test_the_value_undo_switches_everything_off(tmp_path: Path) -> None:
     assert settings_of(after, "actuator", tmp_path).actuator.mode == "observe"
     assert settings_of(after, "evictor", tmp_path).evictor.mode == "observe"
     assert settings_of(after, "extender", tmp_path).extender.mode == "observe"
+    assert settings_of(before, "webhook", tmp_path).webhook.mode == "act"
+    assert settings_of(after, "webhook", tmp_path).webhook.mode == "observe"
     node_actuator = settings_of(after, "node-actuator", tmp_path).node_actuator
     assert node_actuator.mode == "off"
     assert node_actuator.features == {}
@@ -177,6 +184,8 @@ def test_secrets_are_named_and_not_contained(everything: list[Any]) -> None:
         "settings.actuator.mode=akt",
         "settings.kafka.partitions=many",
         "extender.replicas=0",
+        # It has no certificate.
+        "webhook.enabled=true",
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(wrong: str) -> None:
@@ -222,6 +231,67 @@ def test_a_certificate_is_made_by_the_issuer(everything: list[Any]) -> None:
     assert certificate["spec"]["issuerRef"] == {"name": "internal"}
     (container,) = pods_of(everything)["extender"]["containers"]
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_the_api_server_trusts_the_certificate_that_the_webhook_shows() -> None:
+    """By the CA of the values, or by that of cert-manager."""
+    name = "webhook.tls.secretName=own-tls"
+    for choice in ("webhook.tls.caBundle=Q0E=", "webhook.tls.certManager=true"):
+        objects = rendered("webhook.enabled=true", choice, name, namespace="elsewhere")
+        secret = {"name": "tls", "secret": {"secretName": "own-tls"}}
+        assert secret in pods_of(objects)["webhook"]["volumes"]
+        configurations = [object_of(objects, kind, "springtide-webhook") for kind in CONFIGURATIONS]
+        for configuration in configurations:
+            for webhook in configuration["webhooks"]:
+                assert webhook["failurePolicy"] == "Ignore"
+                service = webhook["clientConfig"]["service"]
+                assert (service["name"], service["namespace"]) == (
+                    "springtide-webhook", "elsewhere",
+                )  # fmt: skip
+        authorities = {
+            webhook["clientConfig"].get("caBundle")
+            for configuration in configurations
+            for webhook in configuration["webhooks"]
+        }
+        injected = {str(each["metadata"].get("annotations")) for each in configurations}
+        made = [o for o in objects if o["kind"] == "Certificate"]
+        if "certManager" in choice:
+            assert authorities == {None}
+            source = {"cert-manager.io/inject-ca-from": "elsewhere/springtide-webhook"}
+            assert injected == {str(source)}
+            (served,) = (o["spec"] for o in made if o["spec"]["secretName"] == "own-tls")
+            assert served["dnsNames"] == ["springtide-webhook.elsewhere.svc"]
+        else:
+            assert authorities == {"Q0E="}
+            assert injected == {"None"}
+            assert made == []
+
+
+def test_reviews_and_metrics_have_ports_of_their_own(everything: list[Any]) -> None:
+    (container,) = pods_of(everything)["webhook"]["containers"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {
+        "https": 9443, "metrics": 9112,
+    }  # fmt: skip
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "https"
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    rules = object_of(everything, "NetworkPolicy", "springtide-webhook")["spec"]["ingress"]
+    # The API server has no label that a policy could select.
+    assert {rule["ports"][0]["port"]: "from" in rule for rule in rules} == {9443: False, 9112: True}
+    (port,) = object_of(everything, "Service", "springtide-webhook")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (443, "https")
+
+
+def test_priority_classes_are_those_of_their_file(
+    default: list[Any], everything: list[Any]
+) -> None:
+    text = (CHART / "webhook/priority-classes.yaml").read_text()
+    declared = {o["metadata"]["name"]: o["value"] for o in yaml.safe_load_all(text)}
+    found = [o for o in everything if o["kind"] == "PriorityClass"]
+    assert {o["metadata"]["name"]: o["value"] for o in found} == declared
+    # Workloads that name them stay when the release goes.
+    assert {o["metadata"]["annotations"]["helm.sh/resource-policy"] for o in found} == {"keep"}
+    assert not [o for o in default if o["kind"] == "PriorityClass"]
 
 
 def test_a_package_of_the_chart_renders_the_same(default: list[Any], tmp_path: Path) -> None:

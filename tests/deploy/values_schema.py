@@ -18,6 +18,7 @@ CHART_KEYS: Final = frozenset({
     # Passwords and keys come from Secrets.
     "kafka.sasl_password", "kafka.ssl_ca_file", "kafka.ssl_cert_file", "kafka.ssl_key_file",
     "extender.tls_cert_file", "extender.tls_key_file", "extender.tls_client_ca_file",
+    "webhook.tls_cert_file", "webhook.tls_key_file",
     # The chart mounts these, or names them.
     "extender.scheduler_config_file", "exporter.cgroup_root", "exporter.proc_root",
     "exporter.sys_root", "exporter.node_name", "exporter.socket_path", "archive.directory",

@@ -16,6 +16,7 @@ annotations:
 
 {{- define "springtide.podSpec" -}}
 {{- $isOnNodes := eq .declared.kind "DaemonSet" -}}
+{{- $kafka := has "kafka" .declared.sections | ternary .root.Values.kafka dict -}}
 serviceAccountName: springtide-{{ .role }}
 automountServiceAccountToken: {{ .declared.api | default false }}
 enableServiceLinks: false
@@ -62,16 +63,15 @@ containers:
     command: {{ .command | default (list "springtide" .role) | toJson }}
     env:
       - {name: SPRINGTIDE_CONFIG, value: /etc/springtide/settings/springtide.yaml}
-      {{- if and .root.Values.kafka.userSecret (dig "kafka" "sasl_mechanism" "" .root.Values.settings) }}
+      {{- if and $kafka.userSecret (dig "kafka" "sasl_mechanism" "" .root.Values.settings) }}
       - name: SPRINGTIDE_KAFKA_SASL_PASSWORD
         valueFrom: {secretKeyRef: {name: {{ include "springtide.kafkaUser" . }}, key: password}}
       {{- end }}
       {{- with .env }}
       {{- . | nindent 6 }}
       {{- end }}
-    {{- if .declared.port }}
-    ports:
-      - {name: {{ eq .role "extender" | ternary "http" "metrics" }}, containerPort: {{ include "springtide.port" . }}}
+    {{- if .declared.ports }}
+    ports: {{ include "springtide.ports" . }}
     {{- include "springtide.probes" . | nindent 4 }}
     {{- end }}
     securityContext:
@@ -89,7 +89,7 @@ containers:
       {{- if not $isOnNodes }}
       - {name: tmp, mountPath: /tmp}
       {{- end }}
-      {{- if .root.Values.kafka.caSecret }}
+      {{- if $kafka.caSecret }}
       - {name: kafka-ca, mountPath: /etc/springtide/kafka-ca, readOnly: true}
       {{- end }}
       {{- if include "springtide.hasKafkaCertificate" . }}
@@ -109,7 +109,7 @@ volumes:
   {{- if not $isOnNodes }}
   - {name: tmp, emptyDir: {}}
   {{- end }}
-  {{- with .root.Values.kafka.caSecret }}
+  {{- with $kafka.caSecret }}
   - {name: kafka-ca, secret: {secretName: {{ . }}}}
   {{- end }}
   {{- if include "springtide.hasKafkaCertificate" . }}
@@ -127,7 +127,8 @@ volumes:
 {{- end -}}
 
 {{- define "springtide.hasKafkaCertificate" -}}
-{{- if and .root.Values.kafka.userSecret (not (dig "kafka" "sasl_mechanism" "" .root.Values.settings)) }}yes{{ end -}}
+{{- $isPassword := dig "kafka" "sasl_mechanism" "" .root.Values.settings -}}
+{{- if and (has "kafka" .declared.sections) .root.Values.kafka.userSecret (not $isPassword) }}yes{{ end -}}
 {{- end -}}
 
 {{- define "springtide.readsSchedulerConfig" -}}
@@ -136,9 +137,9 @@ volumes:
 
 {{- /* A role is ready when it has caught up; while it reads, it is alive and not ready. */ -}}
 {{- define "springtide.probes" -}}
-{{- $isSecure := and (eq .role "extender") (ne .root.Values.extender.tls.secretName "") -}}
+{{- $port := (first .declared.ports).name -}}
+{{- $isSecure := or (eq $port "https") (and (eq .role "extender") (ne .root.Values.extender.tls.secretName "")) -}}
 {{- $scheme := ternary "HTTPS" "HTTP" $isSecure -}}
-{{- $port := eq .role "extender" | ternary "http" "metrics" -}}
 {{- $alive := ternary "/healthz" "/metrics" (.declared.probes | default false) -}}
 startupProbe:
   httpGet: {path: {{ $alive }}, port: {{ $port }}, scheme: {{ $scheme }}}

@@ -3,10 +3,19 @@
 {{- dig "kubernetes" "config_namespace" "" .Values.settings | default .Release.Namespace -}}
 {{- end -}}
 
-{{- /* Number of the port of a role. */ -}}
+{{- /* The ports of a role's container, as JSON. */ -}}
+{{- define "springtide.ports" -}}
+{{- $ports := list -}}
+{{- range .declared.ports -}}
+{{- $number := dig .section .key .number $.root.Values.settings -}}
+{{- $ports = append $ports (dict "name" .name "containerPort" $number) -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
+{{- /* Number of the first of them. */ -}}
 {{- define "springtide.port" -}}
-{{- $port := .declared.port -}}
-{{- dig $port.section $port.key $port.number .root.Values.settings -}}
+{{- (include "springtide.ports" . | fromJsonArray | first).containerPort -}}
 {{- end -}}
 
 {{- /*
@@ -59,6 +68,12 @@ extender:
   {{- if $values.schedulerConfig }}
   scheduler_config_file: /etc/springtide/scheduler/scheduler.yaml
   {{- end }}
+webhook:
+  {{- if $values.undo }}
+  mode: observe
+  {{- end }}
+  tls_cert_file: /etc/springtide/tls/tls.crt
+  tls_key_file: /etc/springtide/tls/tls.key
 {{- end -}}
 
 {{- define "springtide.kafkaUser" -}}

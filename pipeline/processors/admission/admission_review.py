@@ -65,7 +65,7 @@ def read_review(body: bytes) -> ReviewRequest:
     return review.request
 
 
-_HINT: Final = "this path is for API servers: see deploy/webhook"
+_HINT: Final = "this path is for API servers: see deploy/chart/webhook"
 
 
 def read_object(encoded: msgspec.Raw) -> JsonObject:

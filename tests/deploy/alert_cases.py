@@ -1,4 +1,4 @@
-"""For each alert of deploy/monitoring: series that make it fire, and series that do not.
+"""For each alert of deploy/chart/monitoring: series that make it fire, and series that do not.
 
 Values are in promtool's notation, a sample a minute: `0x30` is 0 for 30 minutes, `0+1x30` grows by
 1 a minute, `_x10` has no samples. Whether the alert fires is looked at in the last minute.

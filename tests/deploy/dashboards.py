@@ -1,4 +1,4 @@
-"""The Grafana dashboards of deploy/monitoring: what their panels show.
+"""The Grafana dashboards of deploy/chart/monitoring: what their panels show.
 
 `python -m tests.deploy.monitoring_files` writes them as Grafana's JSON (`make docs`).
 """

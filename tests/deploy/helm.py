@@ -34,6 +34,7 @@ EVERYTHING: Final = (
     "kafka.caSecret=kafka-ca", "kafka.userSecret=springtide-ROLE",
     "webhook.enabled=true", "webhook.tls.caBundle=Q0E=", "webhook.tls.secretName=hook-tls",
     "webhook.secret=client-ca", "priorityClasses.create=true",
+    "monitoring.dashboards=true",
     "settings.webhook.tls_client_ca_file=/etc/springtide/secret/ca.crt",
     "extender.tls.secretName=extender-tls", "extender.tls.clientCertificates=true",
     "extender.secret=extender-files",

@@ -1,4 +1,4 @@
-"""The files of deploy/monitoring that are written from others.
+"""The files of deploy/chart/monitoring that are written from others.
 
 python -m tests.deploy.monitoring_files    # `make docs`
 """
@@ -10,12 +10,11 @@ from typing import Any, Final
 import yaml
 
 from tests.deploy.dashboards import DASHBOARDS, grafana_dashboard
-from tests.processes import ROOT
+from tests.deploy.helm import CHART, NAMESPACE
 
-FOLDER: Final = ROOT / "deploy" / "monitoring"
+FOLDER: Final = CHART / "monitoring"
 RULES: Final = FOLDER / "rules.yaml"
 RUNBOOKS: Final = "docs/how-to/runbooks.md"
-NAMESPACE: Final = "springtide-system"
 _WRITTEN: Final = "# Written by `make docs`; do not edit.\n"
 
 

@@ -1,4 +1,4 @@
-"""The alerts of deploy/monitoring: promtool evaluates each of them on series."""
+"""The alerts of deploy/chart/monitoring: promtool evaluates each of them on series."""
 
 import json
 import re

@@ -294,6 +294,23 @@ def test_priority_classes_are_those_of_their_file(
     assert not [o for o in default if o["kind"] == "PriorityClass"]
 
 
+def test_prometheus_and_grafana_get_the_files_of_monitoring(default: list[Any]) -> None:
+    values = ("monitoring.enabled=true", "monitoring.dashboards=true", "monitoring.labels.team=a")
+    objects = rendered(*values, namespace="elsewhere")
+    for kind in ("PodMonitor", "PrometheusRule"):
+        found = object_of(objects, kind, "springtide")
+        file = CHART / "monitoring" / f"{kind.lower()}.yaml"
+        assert found["spec"] == yaml.safe_load(file.read_text())["spec"]
+        assert found["metadata"]["namespace"] == "elsewhere"
+        assert found["metadata"]["labels"]["team"] == "a"
+    dashboards = object_of(objects, "ConfigMap", "springtide-dashboards")
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    files = [*(CHART / "monitoring/dashboards").iterdir()]
+    assert dashboards["data"] == {file.name: file.read_text() for file in files}
+    kinds = {o["kind"] for o in default}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}
+
+
 def test_a_package_of_the_chart_renders_the_same(default: list[Any], tmp_path: Path) -> None:
     run_helm("package", str(CHART), "--destination", str(tmp_path))
     package = tmp_path / f"springtide-{__version__}.tgz"

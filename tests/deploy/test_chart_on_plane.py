@@ -164,6 +164,16 @@ RIGHTS = {
     ),
 }
 """Roles that talk to the API server."""
+WEBHOOK_RIGHTS = Rights(
+    needs=(
+        "get clustercolocationprofiles",
+        "get priorityclasses",
+        "get namespaces",
+        "get --raw /openapi/v3/api/v1",
+        "auth can-i create events -n default",
+    ),
+    lacks=("get pods -A", "get nodes", "get secrets -A", "delete priorityclass koord-batch"),
+)
 
 
 @pytest.mark.parametrize("role", RIGHTS)
@@ -200,6 +210,27 @@ def test_an_evictor_evicts_and_cannot_delete(release: ControlPlane, tmp_path: Pa
     names = {o["metadata"]["name"] for o in items(release, "pods")}
     assert "evicted" not in names
     assert_forbidden(release, account, "delete pod victim")
+
+
+def test_a_webhook_comes_with_its_rights_and_goes(release: ControlPlane, tmp_path: Path) -> None:
+    """Nothing answers the API server here: pods are admitted meanwhile."""
+    chosen = ("webhook.enabled=true", "webhook.tls.caBundle=Q0E=", "priorityClasses.create=true")
+    configurations = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+    install(release, *chosen)
+    assert len(items(release, configurations, "springtide-webhook")) == 2
+    account = service_account_token(release, "springtide-webhook", tmp_path / "kubeconfig")
+    for command in WEBHOOK_RIGHTS.needs:
+        release.kubectl(*command.split(), user=account)
+    assert_forbidden(release, account, *WEBHOOK_RIGHTS.lacks)
+    apply(release, pod("admitted", on="plain-node", priority_class="koord-batch"))
+
+    # Without any value Helm would keep those of before.
+    install(release, "webhook.enabled=false")
+    assert not items(release, configurations, "-l", "app.kubernetes.io/name=springtide")
+    classes = ("priorityclass", "-l", "app.kubernetes.io/component=priority-classes")
+    # The pod's workload would need it.
+    assert len(items(release, *classes)) == 4
+    release.kubectl("delete", *classes)
 
 
 async def test_roles_work_and_are_ready_as_their_service_accounts(

@@ -70,11 +70,11 @@ def test_help_of_every_command_lists_its_exit_codes(path: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("path", [*leaves(cli)], ids=" ".join)
-def test_json_is_printed_by_the_option_output_alone(path: tuple[str, ...]) -> None:
-    """`--json PATH` of a command that takes long writes a file."""
-    lines = CliRunner().invoke(cli, [*path, "--help"]).output.splitlines()
-    options = [line.split() for line in lines if line.startswith("  --json")]
-    assert [words[:2] for words in options] in ([], [["--json", "PATH"]])
+def test_results_are_formatted_by_the_option_output_alone(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*path, "--help"]).output
+    assert re.search(r"--(json|csv|yaml|markdown)\b", shown) is None
+    for first in re.findall(r"--output (\S+)", shown):
+        assert first.startswith("[table|json|wide"), first
 
 
 def test_help_of_groups_does_not_cut_sentences() -> None:

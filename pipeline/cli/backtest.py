@@ -20,7 +20,7 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import write_atomically
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
 from pipeline.errors import UsageError
@@ -112,7 +112,7 @@ _HOUR: Final = 3600
 )
 @click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
 @click.option("--stride", type=Duration(), help="Time between scored predictions.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
+@output_option
 @click.option(
     "--parquet",
     "parquet_file",
@@ -143,7 +143,7 @@ def command(
     horizons: Sequence[float],
     burn_in: float | None,
     stride: float | None,
-    json_file: Path | None,
+    as_json: bool,
     parquet_file: Path | None,
     html_file: Path | None,
     overwrite: bool,
@@ -159,7 +159,7 @@ def command(
 
     \b
     Examples:
-      springtide backtest traces --peers --json results.json --html report.html
+      springtide backtest traces --peers --html report.html
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
       springtide backtest traces --risk 0.01 --risk 0.02
       springtide backtest traces --peers --risk 0.02 --prior package --prior others
@@ -167,7 +167,7 @@ def command(
       springtide backtest /var/lib/springtide/archive --since 30d
       springtide backtest --live --horizon 1h --burn-in 6h
     """  # fmt: skip
-    results = [path for path in (json_file, parquet_file, html_file) if path is not None]
+    results = [path for path in (parquet_file, html_file) if path is not None]
     inputs.require_new(results, (variants_file, suites_file), overwrite=overwrite)
     if len({path.resolve() for path in results}) < len(results):
         raise UsageError("two results name one file", hint="give each its own")
@@ -207,9 +207,10 @@ def command(
                 judgements += judge(trace, suites, variants, trace_progress(trace), detailed)
     if not judgements:
         raise UsageError("no suite is left", hint="drop one of --dataset, --scenario, --resource")
-    print_lines(report.text(judgements))
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(report.document(judgements), indent=1).encode())
+    if as_json:
+        click.echo(json.dumps(report.document(judgements), indent=1))
+    else:
+        print_lines(report.text(judgements))
     if parquet_file is not None:
         write_atomically(parquet_file, _parquet(report.machine_table(judgements)))
     if html_file is not None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -13,8 +12,7 @@ from pipeline.cli.calibration_text import document, text_lines, yaml_lines
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import write_atomically
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
 from pipeline.errors import UsageError
@@ -71,12 +69,7 @@ _COLUMN_HELP: Final = {
 )  # fmt: skip
 @click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
 @click.option("--stride", type=Duration(), help="Time between scored predictions.")
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "yaml"]), default="text", show_default=True,
-    help="Output format; yaml are settings to paste.",
-)  # fmt: skip
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@output_formats("yaml", help=", yaml are settings to paste")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
 @trace_input_options
 def command(
@@ -89,8 +82,6 @@ def command(
     burn_in: float | None,
     stride: float | None,
     output: str,
-    json_file: Path | None,
-    overwrite: bool,
 ) -> None:
     """Find the setting that saves most on past usage, while its rate of violations is at most
     --violation.
@@ -110,7 +101,6 @@ def command(
       springtide calibrate traces --violation 0.02 -o yaml
       springtide calibrate /var/lib/springtide/archive --violation 0.02 --since 60d
     """  # fmt: skip
-    inputs.require_new([json_file], overwrite=overwrite)
     tried = tried_settings(settings, target)
     variants = setting_variants(tried, settings)
     selection = Selection(
@@ -128,13 +118,12 @@ def command(
     ]
     if not results:
         raise UsageError("no trace is left", hint="drop one of --dataset, --scenario, --resource")
-    if output == "text":
-        print_lines(text_lines(results, target, settings))
-    else:
+    if output == "json":
+        click.echo(json.dumps(document(results, target, settings), indent=1))
+    elif output == "yaml":
         print_lines(yaml_lines(results, settings))
-    if json_file is not None:
-        content = document(results, target, settings)
-        write_atomically(json_file, json.dumps(content, indent=1).encode())
+    else:
+        print_lines(text_lines(results, target, settings))
     outcomes = {result.outcome for result in results}
     if outcomes & {"missed", "unreached"}:
         raise click.exceptions.Exit(_NOT_REACHED)

@@ -1,5 +1,6 @@
 """`springtide model`: list predictors; inspect, fit, export and import models."""
 
+import json
 from collections.abc import Iterator
 
 import click
@@ -10,7 +11,7 @@ from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
-from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
 from pipeline.processors.explain.model_state_text import head, names_of, table
@@ -39,10 +40,8 @@ command.add_command(import_)
 
 
 @command.command(cls=Command, exit_codes={0: "listed"})
-@click.option(
-    "--markdown", is_flag=True, help="Print the tables of docs/explanation/models.md instead."
-)
-def predictors(markdown: bool) -> None:
+@output_formats("markdown", help=", markdown are the tables of docs/explanation/models.md")
+def predictors(output: str) -> None:
     """List the installed predictors: name, package, formula of the peak, options.
 
     The setting model.predictors selects those that run, model.predictor the default of nodes.
@@ -50,13 +49,21 @@ def predictors(markdown: bool) -> None:
     \b
     Examples:
       springtide model predictors
-      springtide model predictors --markdown
+      springtide model predictors -o markdown
     """
-    if markdown:
+    if output == "markdown":
         declarations = {name: PREDICTORS.get(name).declaration for name in PREDICTORS.points}
         click.echo(markdown_tables(declarations), nl=False)
         return
     packages = {name: ", ".join(PREDICTORS.packages(name)) for name in PREDICTORS.points}
+    if output == "json":
+        described = {name: [*_description(name)] for name in packages}
+        items = [
+            {"name": name, "package": packages[name], "summary": summary, "options": options}
+            for name, (summary, *options) in described.items()
+        ]
+        click.echo(json.dumps({"items": items}, indent=2))
+        return
     widths = [max(map(len, texts)) for texts in (packages, packages.values())]
     for name, package in packages.items():
         summary, *options = _description(name)

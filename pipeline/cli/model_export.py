@@ -45,7 +45,7 @@ from pipeline.topics.registry import CHECKPOINTS, NODE_STATE
 )
 @click.argument("node")
 @click.option(
-    "--output", type=click.Path(path_type=Path), required=True,
+    "--to", "output", type=click.Path(path_type=Path), required=True,
     help="File to write; with --as koordinator the directory for a file per entity and pod.",
 )  # fmt: skip
 @click.option(
@@ -67,8 +67,8 @@ def export(settings: Settings, node: str, output: Path, file_format: str, overwr
 
     \b
     Examples:
-      springtide model export node-1 --output node-1.springtide
-      springtide model export node-1 --as koordinator --output prediction-checkpoints
+      springtide model export node-1 --to node-1.springtide
+      springtide model export node-1 --as koordinator --to prediction-checkpoints
     """
     if file_format == "springtide":
         require_new(output, overwrite=overwrite)

@@ -36,7 +36,9 @@ _BATCH_SIZE = 500
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--node", required=True, help="Name of the node that the trace belongs to.")
-@click.option("--output", type=click.Path(path_type=Path), help="Write the models to this file.")
+@click.option(
+    "--to", "output", type=click.Path(path_type=Path), help="Write the models to this file."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @settings_options("model.*")
 def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrite: bool) -> None:
@@ -46,12 +48,12 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     are window_end and any column of samples and windows; window_end and cpu_cores_avg suffice. The
     windows are processed as in a worker.
 
-    `springtide model import --from springtide` imports the file that --output writes.
+    `springtide model import --from springtide` imports the file that --to writes.
 
     \b
     Examples:
       springtide model fit node-1.csv --node node-1
-      springtide model fit node-1.parquet --node node-1 --output node-1.springtide
+      springtide model fit node-1.parquet --node node-1 --to node-1.springtide
     """
     try:
         check_node_name(node)
@@ -60,7 +62,7 @@ def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrit
     if output is not None:
         require_new(output, overwrite=overwrite)
         if output.exists() and output.samefile(file):
-            raise UsageError(f"--output {output} is the trace itself", hint="give another file")
+            raise UsageError(f"--to {output} is the trace itself", hint="give another file")
     config = model_config(settings)
     bank = Bank(config)
     try:

@@ -61,17 +61,28 @@ DECISION_RULES = (
     "extender.in_flight",
 )
 
-output_option = click.option(
-    "-o", "--output", "as_json", type=click.Choice(["text", "json"]), default="text",
-    show_default=True, help="Output format.",
-    callback=lambda _context, _parameter, value: value == "json",
-)  # fmt: skip
-"""`-o json`: the command gets `as_json`."""
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+_FORMATS = ("table", "json", "wide")
+_OUTPUT_HELP = "Output format; wide is a table with all columns"
+
+output_option = click.option(
+    "-o", "--output", "as_json", type=click.Choice(_FORMATS), default="table", show_default=True,
+    help=f"{_OUTPUT_HELP}.", callback=lambda _context, _parameter, value: value == "json",
+)  # fmt: skip
+"""`-o table|json|wide` of a command whose table always has all columns: it gets `as_json`."""
+
+
+def output_formats(*more: str, help: str = "") -> Callable[[FunctionT], FunctionT]:
+    """Decorator: `-o table|json|wide`, and `more` formats that `help` describes, as `output`."""
+    return click.option(
+        "-o", "--output", type=click.Choice([*_FORMATS, *more]), default="table",
+        show_default=True, help=f"{_OUTPUT_HELP}{help}.",
+    )  # fmt: skip
 
 
 def global_options(function: FunctionT) -> FunctionT:

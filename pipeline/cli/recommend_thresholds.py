@@ -17,7 +17,7 @@ from pipeline.archive.archive_reader import read_files
 from pipeline.archive.topic_span import AppendSpan, read_span
 from pipeline.cli.explain_request import SETTINGS, load_rules
 from pipeline.cli.help_sections import Command
-from pipeline.cli.options import settings_options, silence_logs
+from pipeline.cli.options import output_formats, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.trace_inputs import progress_report
@@ -104,10 +104,7 @@ class ThresholdAdvice(msgspec.Struct, frozen=True, kw_only=True):
     },
     tables=_COLUMN_HELP,
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text",
-    show_default=True, help="Output format; yaml are arguments to paste.",
-)  # fmt: skip
+@output_formats("yaml", help=", yaml are arguments to paste")
 @click.option(
     "--archive", "directory", type=click.Path(path_type=Path), metavar="DIRECTORY",
     help="Use the average usage of the last 14 days in this archive, as `springtide archive` "

@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import settings_options
+from pipeline.cli.options import output_formats, settings_options
 from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import folder_input, progress_report
@@ -94,10 +94,7 @@ _COLUMN_HELP: Final = {
 @click.option(
     "--by", "level", type=click.Choice(LEVELS), help="Show only these groups, and all of them."
 )
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json", "csv"]), default="text",
-    show_default=True, help="Output format.",
-)  # fmt: skip
+@output_formats("csv")
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path),
     help="Write a page with figures here: one file, to open in a browser.",

@@ -15,7 +15,7 @@ from rich.text import Text
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
-from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
 from pipeline.cli.table_reading import read_table
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
@@ -48,7 +48,7 @@ ACCURACY_SECONDS: Final = 7 * 86_400.0
     "--sort", type=click.Choice(list(SORT_KEYS)), default=DEFAULT_SORT, show_default=True,
     help="Sort by name, or by percent of allocatable, highest first.",
 )  # fmt: skip
-@output_option
+@output_formats()
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @click.option(
     "--limits", "with_limits", is_flag=True,
@@ -64,32 +64,33 @@ ACCURACY_SECONDS: Final = 7 * 86_400.0
     "model.accuracy_interval_seconds",
 )  # fmt: skip
 def command(
-    settings: Settings, watch: bool, sort: str, as_json: bool, no_headers: bool, with_limits: bool,
+    settings: Settings, watch: bool, sort: str, output: str, no_headers: bool, with_limits: bool,
     with_accuracy: bool, extender: ExtenderClient | None,
 ) -> None:  # fmt: skip
     """Show usage, predicted peak and age of every node.
 
     The state table is read from Kafka, or from a running extender with --extender. A terminal gets
-    the columns that fit its width; a pipe gets all columns as plain text. NO_COLOR is respected.
-    The JSON document is that of the extender's GET /v1/nodes; its keys are stable.
+    the columns that fit its width; -o wide and a pipe get all columns as plain text. NO_COLOR is
+    respected. The JSON document is that of the extender's GET /v1/nodes; its keys are stable.
 
     \b
     Examples:
       springtide top --watch
       springtide top --sort peak --no-headers | head -3
       springtide top --accuracy --sort violation
+      springtide top -o wide
       springtide top -o json | jq '.items[] | select(.stale) | .node'
       springtide top --extender http://localhost:8888
     """
     silence_logs(settings)
-    if with_accuracy and (extender or as_json):
+    if with_accuracy and (extender or output == "json"):
         raise UsageError(
             "--accuracy reads Kafka, and is not in the JSON document",
             hint="leave out --extender and -o json; `springtide accuracy -o json` has all scores",
         )
     if sort == "violation" and not with_accuracy:
         raise UsageError("--sort violation needs --accuracy", hint="add --accuracy")
-    view = View(sort, settings.extender.stale_after_seconds, as_json, not no_headers)
+    view = View(sort, settings.extender.stale_after_seconds, output, not no_headers)
     source = (
         _read_extender(extender)
         if extender
@@ -121,7 +122,7 @@ class View(NamedTuple):
 
     sort: str
     stale_after_seconds: float
-    json: bool
+    output: str
     headers: bool
 
     def lines(self, reading: TableReading, now: float) -> list[NodeLine]:
@@ -131,11 +132,12 @@ class View(NamedTuple):
         )  # fmt: skip
 
     def show(self, reading: TableReading, now: float, console: Console) -> None:
-        """Print the table: as JSON, as columns that fit the terminal, or as plain text."""
-        if self.json:
+        """Print the table: as JSON, as columns that fit the terminal, or as plain text
+        with all columns."""
+        if self.output == "json":
             document = node_list(reading.table, now, self.stale_after_seconds, reading.facts)
             click.echo(msgspec.json.encode(document))
-        elif console.is_terminal:
+        elif console.is_terminal and self.output == "table":
             lines = self.lines(reading, now)
             console.print(terminal_table(lines, width=console.width, headers=self.headers))
         else:
@@ -169,7 +171,7 @@ async def _show_live(source: Source, view: View) -> None:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(source.aclose)
         live = None
-        if console.is_terminal and not view.json:
+        if console.is_terminal and view.output == "table":
             live = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
         async for reading in source:
             if live is None:

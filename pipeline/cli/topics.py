@@ -10,12 +10,18 @@ import yaml
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
-from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.options import (
+    KAFKA_CLIENT,
+    output_formats,
+    output_option,
+    settings_options,
+    silence_logs,
+)
 from pipeline.errors import TopicDriftError
 from pipeline.kafka.topic_admin import Drift, apply_topics, check_topics
 from pipeline.settings import Settings
 from pipeline.topics.access import ROLES, Right, acl_commands, quota_commands, rights_of
-from pipeline.topics.registry import TOPICS, creation_commands, markdown_table
+from pipeline.topics.registry import TOPICS, Topic, creation_commands, markdown_table
 from pipeline.topics.strimzi import strimzi_objects
 
 _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
@@ -98,24 +104,24 @@ _connection_option = click.option(
 
 
 @command.command(cls=Command, exit_codes={0: "printed"})
-@click.option(
-    "-o", "--output", type=click.Choice(["markdown", "commands"]), default="markdown",
-    show_default=True, help="A Markdown table, or commands of kafka-topics.sh that create topics.",
-)  # fmt: skip
+@output_formats("commands", help=", commands are those of kafka-topics.sh that create the topics")
 @_connection_option
 @settings_options(
     "kafka.bootstrap_servers", "kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor"
 )
 def table(settings: Settings, output: str, command_config: Path | None) -> None:
-    """Print all topics as a table, or as commands for a Kafka that others manage. The broker is not
-    asked.
+    """Print all topics as a Markdown table, or as commands for a Kafka that others manage. The
+    broker is not asked.
 
     \b
     Examples:
       springtide topics table
       springtide topics table -o commands --replication-factor 3 --command-config admin.properties
     """
-    if output == "markdown":
+    if output == "json":
+        click.echo(json.dumps({"items": [_topic_row(topic) for topic in TOPICS]}, indent=2))
+        return
+    if output != "commands":
         click.echo(markdown_table(), nl=False)
         return
     kafka = settings.kafka
@@ -128,10 +134,10 @@ def table(settings: Settings, output: str, command_config: Path | None) -> None:
 
 @command.command(cls=Command, exit_codes={0: "printed"})
 @click.option("--role", type=click.Choice([*ROLES]), help="Print only the rights of this role.")
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "commands"]), default="text", show_default=True,
-    help="A table, or commands of kafka-acls.sh and kafka-configs.sh that set rights and quotas.",
-)  # fmt: skip
+@output_formats(
+    "commands",
+    help=", commands are those of kafka-acls.sh and kafka-configs.sh that set rights and quotas",
+)
 @_connection_option
 @settings_options("kafka.bootstrap_servers", "kafka.topic_prefix", "worker.id")
 def acls(settings: Settings, role: str | None, output: str, command_config: Path | None) -> None:
@@ -140,7 +146,7 @@ def acls(settings: Settings, role: str | None, output: str, command_config: Path
     \b
     Examples:
       springtide topics acls
-      springtide topics acls --role exporter --output commands
+      springtide topics acls --role exporter -o commands
     """
     kafka, roles = settings.kafka, [*ROLES.values()] if role is None else [ROLES[role]]
     group = settings.worker_group
@@ -149,6 +155,8 @@ def acls(settings: Settings, role: str | None, output: str, command_config: Path
         connection = _connection(settings, command_config)
         lines = [*acl_commands(rights, connection), *quota_commands(roles, connection)]
         click.echo("\n".join(lines))
+    elif output == "json":
+        click.echo(json.dumps({"items": [right._asdict() for right in rights]}, indent=2))
     else:
         click.echo("\n".join(_rows(rights)))
 
@@ -172,6 +180,13 @@ def strimzi(settings: Settings, cluster: str) -> None:
         partitions=kafka.partitions, replicas=kafka.replication_factor,
     )  # fmt: skip
     click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
+
+
+def _topic_row(topic: Topic) -> dict[str, str]:
+    return {
+        "topic": f"springtide.{topic.name}", "key": topic.key, "value": topic.value,
+        "codec": topic.codec, "retention": topic.retention_text, "written_by": topic.written_by,
+    }  # fmt: skip
 
 
 def _connection(settings: Settings, command_config: Path | None) -> str:

@@ -10,8 +10,7 @@ import click
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.help_sections import Command
-from pipeline.cli.model_export import write_atomically
-from pipeline.cli.options import KAFKA_CLIENT, settings_options
+from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.replayed_policies import NodeAmounts, PolicyFile, read_policy, replayed_policy
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
@@ -54,8 +53,7 @@ _HOUR: Final = 3600
 @click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
 @click.option("--by-node", is_flag=True, help="Show the nodes that differ, too.")
 @click.option("--burn-in", type=Duration(), help="Time before anything counts.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
 @trace_input_options
 def command(
@@ -68,8 +66,7 @@ def command(
     scenarios: Sequence[str],
     by_node: bool,
     burn_in: float | None,
-    json_file: Path | None,
-    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Replay past usage under two policies, and show what would have been: Mid and Batch,
     violations, savings, alerts of hot nodes, and evictions.
@@ -84,10 +81,9 @@ def command(
     \b
     Examples:
       springtide what-if traces --policy new.yaml --against old.yaml
-      springtide what-if traces --policy new.yaml --json result.json
+      springtide what-if traces --policy new.yaml -o json > result.json
       springtide what-if /var/lib/springtide/archive --policy new.yaml --since 7d
     """  # fmt: skip
-    inputs.require_new([json_file], (new_file, old_file), overwrite=overwrite)
     files = {
         "old": PolicyFile(settings) if old_file is None else _read(old_file, settings),
         "new": _read(new_file, settings),
@@ -104,9 +100,10 @@ def command(
             hint="drop one of --dataset, --scenario, or give traces with limits, without which "
             "usage is unknown",
         )
-    print_lines(text_lines(results, by_node=by_node))
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(document(results), indent=1).encode())
+    if as_json:
+        click.echo(json.dumps(document(results), indent=1))
+    else:
+        print_lines(text_lines(results, by_node=by_node))
 
 
 def _read(file: Path, settings: Settings) -> PolicyFile:

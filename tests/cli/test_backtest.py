@@ -54,13 +54,13 @@ def backtest(folder: Path, *arguments: str | Path, input: str | None = None) -> 
 
 
 def test_results_as_text_json_and_parquet(folder: Path, tmp_path: Path) -> None:
-    out, table = tmp_path / "out.json", tmp_path / "out.parquet"
-    result = backtest(
-        folder, "--json", out, "--parquet", table, "--cold-start-seconds", "0",
-        "--predictors", "[percentile, nsigma-v1, borg-default]",
+    table = tmp_path / "out.parquet"
+    options = (
+        "--cold-start-seconds", "0", "--predictors", "[percentile, nsigma-v1, borg-default]",
     )  # fmt: skip
+    result = backtest(folder, "--parquet", table, *options)
     assert result.exit_code == 0, result.output
-    document = json.loads(out.read_text())
+    document = json.loads(backtest(folder, "-o", "json", *options).stdout)
     names = [f"{dataset}-{scenario}-cpu-1h" for dataset in ("april", "may")
              for scenario in ("dense", "std")]  # fmt: skip
     assert [suite["suite"] for suite in document["suites"]] == names
@@ -83,7 +83,7 @@ def test_results_as_text_json_and_parquet(folder: Path, tmp_path: Path) -> None:
 
 
 def test_variants_and_suites_of_files(folder: Path, tmp_path: Path) -> None:
-    variants, suites, out = (tmp_path / name for name in ("v.yaml", "s.yaml", "out.json"))
+    variants, suites = tmp_path / "v.yaml", tmp_path / "s.yaml"
     variants.write_text(
         """
 variants:
@@ -101,11 +101,11 @@ suites:
 """
     )
     result = backtest(
-        folder, "--variants", variants, "--suites", suites, "--json", out,
+        folder, "--variants", variants, "--suites", suites, "-o", "json",
         "--cold-start-seconds", "0",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    (suite,) = json.loads(out.read_text())["suites"]
+    (suite,) = json.loads(result.stdout)["suites"]
     assert (suite["suite"], suite["origin"], suite["points"]) == ("mine", "lab", 12)
     careful, bold = suite["rows"]
     assert (careful["violation"], careful["savings"]) == (0.0, 0.0)
@@ -181,7 +181,7 @@ def test_refused_folders_and_files(folder: Path, tmp_path: Path) -> None:
     assert "has no data set 'june'" in backtest(folder, "--dataset", "june").output
     assert "no suite is left" in backtest(folder, "--resource", "memory").output
     (tmp_path / "there").write_text("kept")
-    refused = backtest(folder, "--json", tmp_path / "there")
+    refused = backtest(folder, "--html", tmp_path / "there")
     assert (refused.exit_code, "already exists" in refused.output) == (2, True)
     (folder / "april.series.parquet").write_text("no")
     broken = backtest(folder)
@@ -191,13 +191,13 @@ def test_refused_folders_and_files(folder: Path, tmp_path: Path) -> None:
 def test_results_that_could_not_be_written_are_refused_before_anything_is_computed(
     folder: Path, tmp_path: Path
 ) -> None:
-    nowhere = backtest(folder, "--json", tmp_path / "missing" / "out.json")
+    nowhere = backtest(folder, "--html", tmp_path / "missing" / "out.json")
     assert (nowhere.exit_code, "there is no directory" in nowhere.output) == (2, True)
     (tmp_path / "link").symlink_to(tmp_path / "out")
-    same = backtest(folder, "--json", tmp_path / "out", "--parquet", tmp_path / "link")
+    same = backtest(folder, "--html", tmp_path / "out", "--parquet", tmp_path / "link")
     assert (same.exit_code, "two results name one file" in same.output) == (2, True)
     assert not (tmp_path / "out").exists()
-    long = backtest(folder, "--json", tmp_path / ("n" * 300))
+    long = backtest(folder, "--html", tmp_path / ("n" * 300))
     assert (long.exit_code, "File name too long" in long.output) == (2, True)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     loop = backtest(folder, "--html", tmp_path / "loop")
@@ -212,13 +212,13 @@ def test_a_risk_that_is_no_number_is_refused(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_results_in_a_directory_of_another_user_are_refused(folder: Path) -> None:
     # Loads the modules, which another user may not be able to read.
-    assert backtest(folder, "--json", folder / "ours.json").exit_code == 0
+    assert backtest(folder, "--html", folder / "ours.html").exit_code == 0
     # Other users may not enter the directories of pytest.
     with TemporaryDirectory(dir="/tmp") as directory:
         theirs = shutil.copytree(folder, Path(directory), dirs_exist_ok=True)
         theirs.chmod(0o755)
         with as_nobody():
-            result = backtest(theirs, "--json", theirs / "out.json")
+            result = backtest(theirs, "--html", theirs / "out.html")
     assert (result.exit_code, f"may not write to {theirs}" in result.output) == (2, True)
 
 
@@ -260,7 +260,7 @@ def test_results_do_not_replace_what_is_read(folder: Path, tmp_path: Path) -> No
     (folder / "report.html").write_text("of the day before")
     before = {path: path.read_bytes() for path in [variants, *folder.iterdir()]}
     for path in (variants, link, folder / "april.placement.parquet", folder / "new.series.csv"):
-        result = backtest(folder, "--variants", variants, "--json", path, "--overwrite")
+        result = backtest(folder, "--variants", variants, "--html", path, "--overwrite")
         assert (result.exit_code, "is a file that is read" in result.output) == (2, True), path
     assert {path: path.read_bytes() for path in [variants, *folder.iterdir()]} == before
     again = backtest(
@@ -284,13 +284,13 @@ def test_calibrated_predictors_by_declared_risk(folder: Path) -> None:
 
 
 def test_priors_of_other_origins(folder: Path, tmp_path: Path) -> None:
-    out, table = tmp_path / "out.json", tmp_path / "out.parquet"
-    result = backtest(
-        folder, "--scenario", "std", "--risk", "0.02", "--prior", "package", "--prior", "others",
-        "--json", out, "--parquet", table,
+    table = tmp_path / "out.parquet"
+    options = (
+        "--scenario", "std", "--risk", "0.02", "--prior", "package", "--prior", "others",
     )  # fmt: skip
+    result = backtest(folder, *options, "--parquet", table)
     assert result.exit_code == 0, result.output
-    document = json.loads(out.read_text())
+    document = json.loads(backtest(folder, *options, "-o", "json").stdout)
     entries = {entry["variant"]: entry for entry in document["summary"]}
     package, others = (
         entries[name] for name in ("calibrated 2%", "calibrated 2%, prior of others")

@@ -61,12 +61,9 @@ def calibrate(folder: Path, *arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> tuple[Result, dict[str, Any]]:
-    out = folder / "out.json"
-    result = calibrate(
-        folder, "--violation", "0.2", "--predictors", "[percentile]", "--json", out
-    )  # fmt: skip
-    (item,) = json.loads(out.read_text())["items"]
-    return result, item
+    options = ("--violation", "0.2", "--predictors", "[percentile]")
+    (item,) = json.loads(calibrate(folder, *options, "-o", "json").stdout)["items"]
+    return calibrate(folder, *options), item
 
 
 def test_setting_for_both_resources(found: tuple[Result, dict[str, Any]]) -> None:
@@ -107,10 +104,9 @@ def test_settings_to_paste_predict_as_was_judged(
 
 
 def test_declared_risk_to_paste(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    options = ("--predictors", "[calibrated]", "--predictor", "calibrated", "--json", out)
+    options = ("--predictors", "[calibrated]", "--predictor", "calibrated", "-o", "json")
     result = calibrate(folder, "--violation", "0.2", *options)
-    (item,) = json.loads(out.read_text())["items"]
+    (item,) = json.loads(result.stdout)["items"]
     assert (result.exit_code, item["outcome"]) == (0, "reached"), result.output
     model = item["settings"]["model"]
     assert model["predictor"] == "calibrated"

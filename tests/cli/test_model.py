@@ -49,8 +49,15 @@ def test_predictors_are_listed_with_package_and_summary() -> None:
     assert "    a: divisor of the requests; above 0; default 1.1" in lines
 
 
+def test_predictors_are_listed_as_json() -> None:
+    shown = CliRunner().invoke(cli, ["model", "predictors", "-o", "json"])
+    items = {item["name"]: item for item in json.loads(shown.output)["items"]}
+    assert [*items] == [*PREDICTORS.points]
+    assert "a: divisor of the requests; above 0; default 1.1" in items["borg-default"]["options"]
+
+
 def test_predictors_are_documented_in_markdown() -> None:
-    result = CliRunner().invoke(cli, ["model", "predictors", "--markdown"])
+    result = CliRunner().invoke(cli, ["model", "predictors", "-o", "markdown"])
     assert result.exit_code == 0
     assert "| `borg-default` | `a` | 1.1 | above 0 | divisor of the requests |\n" in result.output
 
@@ -116,7 +123,7 @@ def exporting(*arguments: str) -> Result:
 
 def test_export_writes_the_exact_state(checkpoint: NodeCheckpoint, tmp_path: Path) -> None:
     file = tmp_path / "node-a.springtide"
-    result = exporting("--output", str(file))
+    result = exporting("--to", str(file))
     assert result.exit_code == 0, result.output
     assert file.read_bytes() == checkpoint.state
     assert "8 entities and 1 pods of machine machine-1, 3 windows applied" in result.output
@@ -128,16 +135,16 @@ def test_export_replaces_a_file_only_with_overwrite(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
-    result = exporting("--output", str(file))
+    result = exporting("--to", str(file))
     assert (result.exit_code, "already exists" in result.stderr) == (2, True)
     assert file.read_text() == "precious"
-    assert exporting("--output", str(file), "--overwrite").exit_code == 0
+    assert exporting("--to", str(file), "--overwrite").exit_code == 0
     assert file.read_bytes() == checkpoint.state
     mistyped = tmp_path / "mistyped"
-    result = exporting("--output", str(mistyped / "file"))
+    result = exporting("--to", str(mistyped / "file"))
     assert (result.exit_code, "there is no directory" in result.stderr) == (2, True), result.output
     assert not mistyped.exists()
-    result = exporting("--output", str(file / "below"))
+    result = exporting("--to", str(file / "below"))
     assert (result.exit_code, "there is no directory" in result.stderr) == (2, True), result.output
     assert exporting().exit_code == 2
 
@@ -145,16 +152,16 @@ def test_export_replaces_a_file_only_with_overwrite(
 def test_export_for_koordinator_writes_a_file_per_model(
     checkpoint: NodeCheckpoint, tmp_path: Path
 ) -> None:
-    result = exporting("--as", "koordinator", "--output", str(tmp_path))
+    result = exporting("--as", "koordinator", "--to", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert {"__node__", "__node-sys__", "web"} <= {path.name for path in tmp_path.iterdir()}
     read = json.loads((tmp_path / "web").read_text())
     assert (read["UID"], read["CPU"]["totalWeight"] > 0) == ("web", True)
-    result = exporting("--as", "koordinator", "--output", str(tmp_path))
+    result = exporting("--as", "koordinator", "--to", str(tmp_path))
     assert (result.exit_code, "already exists" in result.stderr) == (2, True)
     config = tmp_path / "settings.yaml"
     config.write_text("model: {histogram: {preset: vpa}}")
-    result = exporting("--as", "koordinator", "--output", str(tmp_path), "--config", str(config))
+    result = exporting("--as", "koordinator", "--to", str(tmp_path), "--config", str(config))
     assert (result.exit_code, "is of model" in result.stderr) == (1, True)
 
 
@@ -168,7 +175,7 @@ def fitting(file: Path, *arguments: str) -> Result:
 def test_fit_prints_peaks_and_writes_the_models(tmp_path: Path) -> None:
     file, output = tmp_path / "trace.csv", tmp_path / "n.springtide"
     file.write_text(TRACE)
-    result = fitting(file, "--predictors", "[percentile, vpa]", "--output", str(output))
+    result = fitting(file, "--predictors", "[percentile, vpa]", "--to", str(output))
     assert result.exit_code == 0, result.output
     assert "of an unknown machine, 2 windows applied" in result.output
     assert "cpu_cores_avg: 1 invalid value, read as unknown" in result.output
@@ -177,8 +184,8 @@ def test_fit_prints_peaks_and_writes_the_models(tmp_path: Path) -> None:
     ]
     state = state_codec.decode(output.read_bytes())
     assert (state.node, state.machine_id, state.applied) == ("n", "", 2)
-    assert fitting(file, "--output", str(output)).exit_code == 2
-    assert fitting(file, "--output", str(output), "--overwrite").exit_code == 0
+    assert fitting(file, "--to", str(output)).exit_code == 2
+    assert fitting(file, "--to", str(output), "--overwrite").exit_code == 0
 
 
 def test_fit_refuses_an_empty_node_name(tmp_path: Path) -> None:
@@ -192,10 +199,10 @@ def test_fit_replaces_neither_its_trace_nor_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     link.symlink_to(tmp_path / "led")
     for output, message in ((file, "is the trace itself"), (pipe, "is not a file")):
-        result = fitting(file, "--output", str(output), "--overwrite")
+        result = fitting(file, "--to", str(output), "--overwrite")
         assert (result.exit_code, message in result.output) == (2, True), result.output
     assert (file.read_text(), pipe.is_fifo()) == (TRACE, True)
-    assert fitting(file, "--output", str(link)).exit_code == 0
+    assert fitting(file, "--to", str(link)).exit_code == 0
     assert (link.is_symlink(), (tmp_path / "led").is_file()) == (True, True)
 
 
@@ -222,7 +229,7 @@ def test_fit_refuses_a_file_without_usable_windows(
     file = tmp_path / "trace.csv"
     if content:
         file.write_text(content)
-    result = fitting(file, "--output", str(tmp_path / "models"))
+    result = fitting(file, "--to", str(tmp_path / "models"))
     assert (result.exit_code, message in result.stderr) == (code, True), result.output
     assert str(file) in result.stderr
     assert not (tmp_path / "models").exists()

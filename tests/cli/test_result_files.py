@@ -18,10 +18,10 @@ from tests.processes import ROOT, environment, springtide
 TRACES = str(ROOT / "tests" / "data" / "traces")
 POLICY = "model: {half_life_seconds: {cpu: 7200}}"
 COMMANDS = {
-    "backtest": ("backtest", TRACES, "--peers", "--json", "results.json", "--parquet",
-                 "machines.parquet", "--html", "report.html"),
-    "calibrate": ("calibrate", TRACES, "--violation", "0.1", "--json", "results.json"),
-    "what-if": ("what-if", TRACES, "--policy", "policy.yaml", "--json", "results.json"),
+    "backtest": ("backtest", TRACES, "--peers", "--parquet", "machines.parquet",
+                 "--html", "report.html"),
+    "calibrate": ("calibrate", TRACES, "--violation", "0.1", "-o", "json"),
+    "what-if": ("what-if", TRACES, "--policy", "policy.yaml", "-o", "json"),
 }  # fmt: skip
 
 

@@ -169,9 +169,20 @@ def test_unavailable_extender_is_an_error_with_its_url() -> None:
     assert "error: no extender answers at http://127.0.0.1:1/v1/nodes" in result.stderr
 
 
+@pytest.mark.parametrize(("output", "is_cut"), [("table", True), ("wide", False)])
+def test_wide_is_not_cut_to_the_terminal(
+    output: str, is_cut: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = Console(width=40, force_terminal=True, color_system=None)
+    view = top.View("cpu", 180.0, output, headers=True)
+    view.show(top.TableReading(some_nodes()), NOW, narrow)
+    header = capsys.readouterr().out.splitlines()[0].split()
+    assert (len(header) < len(COLUMNS)) is is_cut
+
+
 def test_json_is_the_document_of_the_extender() -> None:
     out = io.StringIO()
-    view = top.View("cpu", 180.0, json=True, headers=True)
+    view = top.View("cpu", 180.0, "json", headers=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(click, "echo", lambda data: out.write(data.decode()))
         view.show(top.TableReading(some_nodes()), NOW, Console())

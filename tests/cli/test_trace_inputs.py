@@ -49,24 +49,23 @@ def test_an_archive_is_known_by_its_content(archive: Path) -> None:
 def test_policies_are_replayed_on_the_windows_of_an_archive(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out.json"
-
     def replay(*options: str) -> Result:
         return CliRunner().invoke(
             cli,
-            ["what-if", str(archive), "--policy", "-", "--burn-in", "5m", "--json", str(out),
-             "--overwrite", *options],
+            ["what-if", str(archive), "--policy", "-", "--burn-in", "5m", "-o", "json",
+             *options],
             input="model: {horizon_seconds: 300}",
         )  # fmt: skip
 
     result = replay()
     assert result.exit_code == 0, result.output
-    (item,) = json.loads(out.read_text())["items"]
+    (item,) = json.loads(result.stdout)["items"]
     assert (item["dataset"], [node["node"] for node in item["nodes"]]) == ("april", [*TRACE.nodes])
     assert "cpu_savings" in item["total"]["new"]
     # One window is left, which nothing follows: no prediction can be judged.
-    assert replay("--since", format_time(TRACE.start_seconds + 900)).exit_code == 0
-    (item,) = json.loads(out.read_text())["items"]
+    result = replay("--since", format_time(TRACE.start_seconds + 900))
+    assert result.exit_code == 0, result.output
+    (item,) = json.loads(result.stdout)["items"]
     assert "cpu_savings" not in item["total"]["new"]
     statistics: list[str] = []
 

@@ -47,17 +47,13 @@ def test_results_as_text_and_json(tmp_path: Path) -> None:
     policies = {"old": policy_text(), "new": policy_text(cpuReclaimThresholdPercent=80)}
     for name, text in policies.items():
         (tmp_path / f"{name}.yaml").write_bytes(text)
-    out = tmp_path / "out.json"
-    result = CliRunner().invoke(
-        cli,
-        [
-            "what-if", str(tmp_path), "--policy", str(tmp_path / "new.yaml"), "--against",
-            str(tmp_path / "old.yaml"), "--by-node", "--json", str(out), "--burn-in", "6h",
-            "--horizon-seconds", "21600",
-        ],
-    )  # fmt: skip
+    command = [
+        "what-if", str(tmp_path), "--policy", str(tmp_path / "new.yaml"), "--against",
+        str(tmp_path / "old.yaml"), "--by-node", "--burn-in", "6h", "--horizon-seconds", "21600",
+    ]  # fmt: skip
+    result = CliRunner().invoke(cli, command)
     assert result.exit_code == 0, result.output
-    (item,) = json.loads(out.read_text())["items"]
+    (item,) = json.loads(CliRunner().invoke(cli, [*command, "-o", "json"]).stdout)["items"]
     old, new = item["total"]["old"], item["total"]["new"]
     assert new["batch_cpu_millicores"] == pytest.approx(old["batch_cpu_millicores"] + 1600)
     # No pod of the trace has memory: what would be offered of it is unknown.
@@ -75,7 +71,7 @@ def test_results_as_text_and_json(tmp_path: Path) -> None:
 
 
 def test_names_in_files_may_be_any_text(tmp_path: Path) -> None:
-    policy, out = tmp_path / "new.yaml", tmp_path / "out.json"
+    policy = tmp_path / "new.yaml"
     policy.write_bytes(policy_text())
 
     def replay(node: str, pod: str) -> dict[str, Any]:
@@ -85,10 +81,10 @@ def test_names_in_files_may_be_any_text(tmp_path: Path) -> None:
         stays = table_of([stay_row(pod, "s", 0, 48, node=node)], PLACEMENT, metadata)
         pyarrow.parquet.write_table(series, tmp_path / "april.series.parquet")
         pyarrow.parquet.write_table(stays, tmp_path / "april.placement.parquet")
-        arguments = ["--policy", str(policy), "--json", str(out), "--overwrite"]
+        arguments = ["--policy", str(policy), "-o", "json"]
         result = CliRunner().invoke(cli, ["what-if", str(tmp_path), *arguments])
         assert result.exit_code == 0, result.output
-        (item,) = json.loads(out.read_text())["items"]
+        (item,) = json.loads(result.stdout)["items"]
         (found,) = item["nodes"]
         assert found.pop("node") == node
         return item

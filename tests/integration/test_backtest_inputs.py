@@ -106,10 +106,8 @@ async def test_a_trace_its_live_log_and_its_archive_give_the_same_results(
     live = ("--live", *flags_of(kafka))
 
     async def backtest(*source: str | Path) -> dict[str, Any]:
-        file = tmp_path / "result.json"
         model = ("--cold-start-seconds", "7200", "--predictors", "[percentile, nsigma-v1]")
-        await output("backtest", *source, *model, "--json", file, "--overwrite")
-        return flat(json.loads(file.read_text()))
+        return flat(json.loads(await output("backtest", *source, *model, "-o", "json")))
 
     async def gaps(*source: str | Path, by: str = "workload") -> dict[str, Any]:
         return flat(json.loads(await output("gaps", *source, "--by", by, "-o", "json")))
@@ -127,9 +125,8 @@ async def test_a_trace_its_live_log_and_its_archive_give_the_same_results(
     policy.write_text(POLICY)
 
     async def what_if(*source: str | Path) -> dict[str, Any]:
-        file = tmp_path / "compared.json"
-        await output("what-if", *source, "--policy", policy, "--json", file, "--overwrite")
-        return flat(json.loads(file.read_text()))
+        shown = await output("what-if", *source, "--policy", policy, "-o", "json")
+        return flat(json.loads(shown))
 
     of_archive = await what_if(archive)
     assert await what_if(*live) == of_archive

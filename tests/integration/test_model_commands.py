@@ -155,7 +155,7 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
 async def test_an_export_is_imported_bit_for_bit(kafka: KafkaSettings, tmp_path: Path) -> None:
     await filled(kafka)
     file = tmp_path / "node-7.springtide"
-    shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
+    shown = await typed(kafka, "model", "export", NODE, "--to", str(file))
     assert shown.exit_code == 0, shown.output
     assert f"{WINDOW_COUNT} windows applied" in shown.output
     foreign = str(koordinator_file(tmp_path, "__node__"))
@@ -174,7 +174,7 @@ async def test_an_export_is_imported_bit_for_bit(kafka: KafkaSettings, tmp_path:
     assert (shown.exit_code, "replaces: 8 entities" in shown.output) == (0, True), shown.output
     async with owner(kafka) as (shard, _):
         assert shard.model.bank.encode_state(NODE) == file.read_bytes()
-    shown = await typed(kafka, "model", "export", NODE, "--output", str(file))
+    shown = await typed(kafka, "model", "export", NODE, "--to", str(file))
     assert (shown.exit_code, "already exists" in shown.output) == (2, True)
 
 
@@ -183,7 +183,7 @@ async def test_models_fitted_offline_are_imported(kafka: KafkaSettings, tmp_path
     trace, models = tmp_path / "trace.csv", str(tmp_path / "models")
     ends = (format_time(APPENDED_MS / 1000 - 86_400 + 300 * i) for i in range(100))
     trace.write_text("\n".join(["window_end,cpu_cores_avg", *(f"{end},6.5" for end in ends)]))
-    fit = ["model", "fit", str(trace), "--node", NODE, "--output", models]
+    fit = ["model", "fit", str(trace), "--node", NODE, "--to", models]
     shown = CliRunner().invoke(cli, fit)
     assert shown.exit_code == 0, shown.output
     putting = ("model", "import", "--from", "springtide", "--node", NODE, models)

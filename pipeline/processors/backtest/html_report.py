@@ -85,7 +85,7 @@ def _parts(
     if len(suites) > MOST_SUITES or len(labels) > MOST_VARIANTS:
         yield page.paragraph(
             f"Shown are the first {MOST_SUITES} of {len(suites)} suites and the first "
-            f"{MOST_VARIANTS} of {len(labels)} variants; --json has all.",
+            f"{MOST_VARIANTS} of {len(labels)} variants; -o json has all.",
             "note",
         )
     if len(suites) > 1:

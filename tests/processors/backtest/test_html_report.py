@@ -110,7 +110,7 @@ def test_many_suites_and_variants_are_cut_and_counted(monkeypatch: pytest.Monkey
     text = html_report(
         [judgement(v, 0.1, 0.1, suite=f"suite-{n}") for n in range(4) for v in PEERS[:5]]
     )
-    assert "the first 2 of 4 suites and the first 3 of 5 variants; --json has all" in text
+    assert "the first 2 of 4 suites and the first 3 of 5 variants; -o json has all" in text
     assert text.count("<svg") == 3
     assert text.count("<td>suite-0</td>") == 3
 

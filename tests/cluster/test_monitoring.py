@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.build_programs import ensure_promtool
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.pki import Authority
 from pipeline.local.port_probe import HOST, free_port
 from pipeline.local.process_guard import die_with_parent
 from pipeline.settings.load import load_settings
 from tests.broker import own_topics
 from tests.cgroup_tree import cgroup_tree
-from tests.cluster.objects import apply, node
+from tests.cluster.objects import apply, define, node
+from tests.crds import FOLDER
 from tests.deploy.dashboard_queries import queries, selectors
 from tests.deploy.monitoring_files import alerts
 from tests.docs.metric_tables import METRIC_ROLES, metrics_of
@@ -70,6 +73,11 @@ def settings_document(
     pages["node_actuator"] |= {"mode": "observe", "state_file": str(folder / "limits.json")}
     pages["notifier"] |= {"alertmanager_urls": f"http://{HOST}:{free_port()}"}
     pages["archive"] |= {"directory": str(folder / "archive")}
+    pair = Authority(folder, SystemClock()).server("webhook", [HOST], ["localhost"])
+    pages["webhook"] |= {
+        "host": HOST, "port": 0, "tls_cert_file": str(pair.public),
+        "tls_key_file": str(pair.private),
+    }  # fmt: skip
     return pages | {
         "kafka": {
             "bootstrap_servers": topics.bootstrap_servers, "topic_prefix": topics.topic_prefix,
@@ -104,7 +112,9 @@ def prometheus(
         for role, port in ports.items()
     ]
     apply(plane, node(NODE))
+    define(plane, str(FOLDER))
     with ExitStack() as stack:
+        stack.callback(plane.kubectl, "delete", "-f", str(FOLDER))
         tree = stack.enter_context(cgroup_tree("monitored"))
         tree.make("kubepods/besteffort/podbatch")
         running = stack.enter_context(local_prometheus(jobs))

@@ -24,7 +24,7 @@ from pipeline.local.process_guard import die_with_parent
 from pipeline.settings.load import load_settings
 from tests.broker import own_topics
 from tests.cgroup_tree import cgroup_tree
-from tests.cluster.objects import apply, define, node
+from tests.cluster.objects import apply, define, delete, node
 from tests.crds import FOLDER
 from tests.deploy.dashboard_queries import queries, selectors
 from tests.deploy.monitoring_files import alerts
@@ -115,6 +115,7 @@ def prometheus(
     define(plane, str(FOLDER))
     with ExitStack() as stack:
         stack.callback(plane.kubectl, "delete", "-f", str(FOLDER))
+        stack.callback(delete, plane, "node", NODE)
         tree = stack.enter_context(cgroup_tree("monitored"))
         tree.make("kubepods/besteffort/podbatch")
         running = stack.enter_context(local_prometheus(jobs))

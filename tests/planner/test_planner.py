@@ -204,7 +204,7 @@ async def test_thresholds_are_proposed_from_predictions_while_a_planner_leads(
     async with cluster.planner():
         await until(proposals)
         # 55% and 5% of 16 cores.
-        assert proposals()[POLICY.pool, "node_cpu"] == 70.0
+        assert proposals()[POLICY.pool, "node_cpu"] == 0.7
     assert proposals() == {}
 
 

@@ -102,7 +102,7 @@ def archive_files(directory: Path) -> list[ArchiveFile]:
     return sorted(
         ArchiveFile(int(match[1]), day, path)
         for day, folder in _days(directory)
-        for path in folder.iterdir()
+        for path in _listed(folder)
         if (match := _FILE.fullmatch(path.name))
     )
 
@@ -196,6 +196,14 @@ def _days(directory: Path) -> Iterator[tuple[date, Path]]:
         with suppress(ValueError):
             if key == "date" and folder.is_dir():
                 yield date.fromisoformat(text), folder
+
+
+def _listed(folder: Path) -> list[Path]:
+    # An archiver removes folders that became empty, also while others read.
+    try:
+        return [*folder.iterdir()]
+    except FileNotFoundError:
+        return []
 
 
 def _remove_if_empty(folder: Path) -> None:

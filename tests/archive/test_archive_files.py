@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -302,3 +302,22 @@ def test_the_day_of_a_window_is_that_of_its_start() -> None:
         window = record.window
         start = window.header.window_start_ms if window.type == "window" else window.appended_ms
         assert day_of(record) == datetime.fromtimestamp(start / 1000, UTC).date()
+
+
+def test_a_day_that_is_removed_while_files_are_listed_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, log_of(1))
+    files = archive_files(tmp_path)
+    removed = tmp_path / "date=2020-01-01"
+    removed.mkdir()
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == removed:
+            removed.rmdir()
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert archive_files(tmp_path) == files
+    assert not removed.exists()

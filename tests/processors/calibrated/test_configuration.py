@@ -34,7 +34,7 @@ def test_hash_is_equal_in_another_process() -> None:
 def test_a_change_changes_the_hash(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = configuration_hash()
     if change == "constant":
-        monkeypatch.setattr(risk_level, "_HIGHEST", 2.5)
+        monkeypatch.setattr(risk_level, "HIGHEST", 2.5)
     else:
         changed = fleet_prior.histogram() * 0.5
         monkeypatch.setattr(fleet_prior, "histogram", lambda: changed)

@@ -46,6 +46,21 @@ async def stop_signal() -> None:
     ignore_stop_signals()
 
 
+def stop_events() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that signals set, for a service that answers until it is drained: the first at SIGTERM
+    or Ctrl-C, the second, to skip draining, at Ctrl-C or the second signal."""
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def handle_signal(number: signal.Signals) -> None:
+        if number == signal.SIGINT or stop.is_set():
+            at_once.set()
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, handle_signal, number)
+    return stop, at_once
+
+
 def ignore_stop_signals() -> None:
     """Ignore SIGTERM and Ctrl-C while this process ends. The default would return when the event
     loop closes, and end it with the exit code of the signal although its work is complete."""

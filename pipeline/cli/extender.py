@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from pipeline.table.apply_records import apply_pod_points, apply_point
 from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, POD_HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
-from pipeline.tasks import cancel_tasks, ignore_stop_signals
+from pipeline.tasks import cancel_tasks, ignore_stop_signals, stop_events
 from pipeline.topics.registry import ACTIONS, DEAD_LETTERS
 
 _USUAL_WINDOW_SECONDS: Final = 30.0
@@ -69,15 +68,7 @@ def command(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    stop, at_once = asyncio.Event(), asyncio.Event()
-
-    def handle_signal(number: signal.Signals) -> None:
-        if number == signal.SIGINT or stop.is_set():
-            at_once.set()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, handle_signal, number)
+    stop, at_once = stop_events()
     client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
     clock = SystemClock()
     producer = Producer(client)

@@ -1,7 +1,6 @@
 """`springtide webhook`: answer the API server about new and changed pods."""
 
 import asyncio
-import signal
 
 import click
 
@@ -11,7 +10,7 @@ from pipeline.clock import SystemClock
 from pipeline.kube.api_client import open_api
 from pipeline.metrics import serve_metrics
 from pipeline.settings import Settings
-from pipeline.tasks import ignore_stop_signals
+from pipeline.tasks import ignore_stop_signals, stop_events
 from pipeline.webhook.webhook_service import serve
 
 
@@ -49,15 +48,7 @@ def command(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
-    stop, at_once = asyncio.Event(), asyncio.Event()
-
-    def handle_signal(number: signal.Signals) -> None:
-        if number == signal.SIGINT or stop.is_set():
-            at_once.set()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, handle_signal, number)
+    stop, at_once = stop_events()
     section, clock = settings.webhook, SystemClock()
     serve_metrics("webhook", section.metrics_host, section.metrics_port)
     try:

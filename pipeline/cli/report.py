@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -156,7 +157,12 @@ def command(
 
 
 def _checked_url(url: str) -> str:
-    if not url.startswith(("http://", "https://")) or "?" in url or "@" in url:
+    try:
+        parts = urlsplit(url)
+        is_valid = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    except ValueError:
+        is_valid = False
+    if not is_valid or any(character in url for character in "?@#"):
         raise UsageError(
             f"{url!r:.200} is not the URL of a Prometheus",
             hint="http:// or https://, a host, and an optional path, without credentials",

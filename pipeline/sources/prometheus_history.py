@@ -59,6 +59,7 @@ Report = Callable[[float], None]
 
 _TOO_MANY: Final = "too many samples"
 _TOO_LARGE: Final = 422
+_MOST_WARNINGS: Final = 5
 _HINTS: Final = {
     401: "give --token-file or --basic-auth-file",
     403: "the credentials may not query: give another --token-file or --basic-auth-file",
@@ -94,6 +95,7 @@ class HistorySession:
         self._headers = {**_headers(access), "Accept-Encoding": "identity"}
         self._clock = clock
         self._concurrency = asyncio.Semaphore(CONCURRENT_QUERIES)
+        self._warnings: set[str] = set()
 
     async def read(
         self, end_seconds: int, hours: int, matchers: Sequence[str], report: Report
@@ -144,13 +146,15 @@ class HistorySession:
                 name: [part for task in tasks for part in task.result()]
                 for name, tasks in ranges.items()
             },
+            [f"{warning:.200}" for warning in sorted(self._warnings)[:_MOST_WARNINGS]],
         )
 
     def _require(self, name: str, vector: Vector) -> None:
         if not vector:
             raise SampleSourceError(
                 f"{self._access.url} has no {_MISSING[name]}",
-                hint="docs/how-to/report.md lists the series; check --until and --match, too",
+                hint="docs/how-to/report.md lists the series; check --until, and that --match "
+                "selects series of nodes, too",
             )
 
     @staticmethod
@@ -161,7 +165,10 @@ class HistorySession:
         return [(first, min(first + length, span.hours)) for first in range(0, span.hours, length)]
 
     async def _vector(self, query: str, end_seconds: int) -> Vector:
-        return await self._answer("query", {"query": query, "time": str(end_seconds)}, read_vector)
+        def read(body: bytes) -> Vector:
+            return read_vector(body, self._warnings)
+
+        return await self._answer("query", {"query": query, "time": str(end_seconds)}, read)
 
     async def _range(
         self, query: str, end_seconds: int, hours: int, first: int, last: int
@@ -169,7 +176,7 @@ class HistorySession:
         """The values of the hours from `first` to before `last`."""
 
         def read(body: bytes) -> HourSamples:
-            return hour_samples(read_columns(body), end_seconds, hours)
+            return hour_samples(read_columns(body, self._warnings), end_seconds, hours)
 
         params = {
             "query": query,
@@ -199,7 +206,8 @@ class HistorySession:
             return await retried(self._clock, attempt)
         except InvalidRecordError as error:
             raise SampleSourceError(
-                f"{self._access.url}: {error.message}", hint=error.hint
+                f"{self._access.url}: {error.message}",
+                hint="check the URL with curl: another server or a proxy may have answered",
             ) from error
 
     async def _request(self, path: str, params: dict[str, str]) -> bytes:
@@ -221,8 +229,8 @@ class HistorySession:
         if answer.status == _TOO_LARGE and _TOO_MANY in text:
             raise TooManySamplesError(
                 f"{url}: an hour of all pods has too many samples: {text}",
-                hint="raise --query.max-samples of Prometheus, or select a part of the pods by "
-                "--match, such as --match 'namespace=~\"shop.*\"'",
+                hint="raise --query.max-samples of Prometheus, or select one of several clusters "
+                "by --match",
             )
         raise SampleSourceError(
             f"{url}: {answer.status} {text}",

@@ -92,6 +92,11 @@ class RecordedWeek:
             yield Series("container_memory_working_set_bytes", root, memory)
         for pod in self.pods:
             yield from _pod_series(pod)
+        # A pod of this name and node before, which requested more.
+        former = {"namespace": "shop", "pod": self.pods[0].name, "node": self.pods[0].node}
+        former |= {"container": "app", "resource": "cpu", "uid": "former"}
+        before = np.where(np.arange(STEPS + 1) < STEPS // 2, 9.0, np.nan)
+        yield Series("kube_pod_container_resource_requests", former, before)
         deployment = {
             "namespace": "shop", "replicaset": "web-5f7c9", "owner_kind": "Deployment",
             "owner_name": "web",

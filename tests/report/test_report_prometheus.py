@@ -279,6 +279,10 @@ def test_errors_of_access_say_what_to_do(recorded: Recorded, tmp_path: Path) -> 
         ((), "give either --prometheus URL or FOLDER"),
         (("--prometheus", "localhost:9090"), "is not the URL of a Prometheus"),
         (("--prometheus", "http://user:password@host"), "is not the URL of a Prometheus"),
+        (("--prometheus", "http://"), "is not the URL of a Prometheus"),
+        (("--prometheus", "http://[::1"), "is not the URL of a Prometheus"),
+        (("--prometheus", "http://host:99999"), "is not the URL of a Prometheus"),
+        (("--prometheus", "http://host/#/graph"), "is not the URL of a Prometheus"),
         (
             (
                 "--prometheus",

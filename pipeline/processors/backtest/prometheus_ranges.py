@@ -47,6 +47,7 @@ class _Answer(msgspec.Struct, rename="camel"):
     data: _Data | None = None
     error_type: str = ""
     error: str = ""
+    warnings: list[str] = []
 
 
 class _Series(msgspec.Struct):
@@ -75,14 +76,15 @@ def read_range(body: bytes) -> list[RangeSeries]:
     return [RangeSeries(*each) for each in zip(columns.labels, *parts, strict=True)]
 
 
-def read_columns(body: bytes) -> RangeColumns:
-    """The series of one answer as columns; those without a value are left out.
+def read_columns(body: bytes, warnings: set[str] | None = None) -> RangeColumns:
+    """The series of one answer as columns; those without a value are left out. `warnings` gets
+    those of the server.
 
     Raises InvalidRecordError for an error of Prometheus, for any other kind of answer, for text
     that is no JSON, for a value that is no number, and for a time that is no whole second.
     """
     with _translated_errors():
-        parts = _parts.decode(_result(body, "matrix"))
+        parts = _parts.decode(_result(body, "matrix", warnings))
         # Some series at a time: numbers as Python objects take ten times the memory.
         columns = [
             _columns(_series.decode(_joined(parts[first : first + _AT_ONCE])))
@@ -94,11 +96,13 @@ def read_columns(body: bytes) -> RangeColumns:
     )
 
 
-def read_vector(body: bytes) -> list[tuple[Mapping[str, str], float]]:
-    """Labels and value of each series in the answer of an instant query. Raises as
-    `read_columns`."""
+def read_vector(
+    body: bytes, warnings: set[str] | None = None
+) -> list[tuple[Mapping[str, str], float]]:
+    """Labels and value of each series in the answer of an instant query. `warnings` gets those of
+    the server. Raises as `read_columns`."""
     with _translated_errors():
-        samples = _samples.decode(_result(body, "vector"))
+        samples = _samples.decode(_result(body, "vector", warnings))
         return [(sample.metric, float(sample.value[1])) for sample in samples]
 
 
@@ -114,7 +118,7 @@ def _translated_errors() -> Iterator[None]:
         )
 
 
-def _result(body: bytes, kind: str) -> msgspec.Raw:
+def _result(body: bytes, kind: str, warnings: set[str] | None) -> msgspec.Raw:
     answer = _answers.decode(body)
     if answer.status != "success" or answer.data is None:
         raise InvalidRecordError(
@@ -126,6 +130,8 @@ def _result(body: bytes, kind: str) -> msgspec.Raw:
         raise InvalidRecordError(
             f"the answer is a {answer.data.result_type:.40}, not a {kind}", hint=_HINT
         )
+    if warnings is not None:
+        warnings.update(answer.warnings)
     return answer.data.result
 
 

@@ -197,10 +197,11 @@ def _notes(usage: ClusterUsage, peaks: FloatArray) -> list[str]:
     """What is unknown, and what the figures leave out."""
     notes = [*usage.notes]
     running = usage.runs
-    if usage.hours < WEEK_HOURS:
+    hours = int((~np.isnan(usage.highest)).any(axis=(0, 2)).sum())
+    if hours < WEEK_HOURS:
         notes.append(
-            f"the history is {usage.hours} hours, less than a week: peaks and requests are less "
-            "certain"
+            f"usage is known in {hours} of {usage.hours} hours, less than a week: peaks and "
+            "requests are less certain"
         )
     for r, resource in enumerate(RESOURCES):
         without = int((running & ~usage.has_usage[:, r]).sum())

@@ -32,6 +32,8 @@ POOL_LABELS: Final = (
 """Labels of nodes whose value is the pool; the first that a node has decides."""
 
 _TO_MILLICORES: Final = (1000.0, 1.0)
+_MOST: Final = {"cpu": 2.0**20, "memory": 2.0**50}
+"""Cores and bytes of a pod or node. More is an error of the source: a counter that jumps."""
 _SCHEDULED: Final = re.compile(r"(.+)-(\d{8})")
 _NO_OWNERS: Final = ("", "<none>")
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -53,13 +55,14 @@ class HourSamples(NamedTuple):
 
 class History(NamedTuple):
     """All answers: `vectors` and `ranges` by the name of the query, for hours that end at
-    `end_seconds`."""
+    `end_seconds`. `warnings` are those of the server, such as one of a part that did not answer."""
 
     end_seconds: int
     hours: int
     rate_seconds: int
     vectors: Mapping[str, Vector]
     ranges: Mapping[str, Sequence[HourSamples]]
+    warnings: Sequence[str] = ()
 
 
 def hour_samples(columns: RangeColumns, end_seconds: int, hours: int) -> HourSamples:
@@ -81,9 +84,12 @@ def hour_samples(columns: RangeColumns, end_seconds: int, hours: int) -> HourSam
 def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) -> ClusterUsage:
     """The usage of the cluster by hour.
 
-    A series of usage without a label `node` is of the node that its `instance` names, or on which
-    other pods of that instance run. Raises `InvalidRecordError` if no pod has known usage.
+    A series of usage without a label `node` is of the only node on which its pod was, of the node
+    that its `instance` names, or of the only one on which other pods of that instance run. Amounts
+    that cannot be are unknown. Raises `InvalidRecordError` if no pod has known usage.
     """
+    left_out: Counter[str] = Counter()
+    history = _without_impossible(history, left_out)
     vectors = history.vectors
     running = {_place(labels) for labels, _ in vectors["running"]}
     owners = _owner_names(vectors)
@@ -92,13 +98,12 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
     allocatable = _by_node(vectors["allocatable"])
     nodes = sorted({*allocatable} | {place[2] for place in running})
     known_nodes = _Nodes(nodes, places, vectors["cpu_mean"])
-    left_out: Counter[str] = Counter()
     rows: dict[PodPlace, int] = {}
 
     def row_of(labels: Labels) -> int:
         place = known_nodes.place(labels)
         if place is None:
-            left_out["of pods without a known node"] += 1
+            left_out["series of pods without a known node"] += 1
             return -1
         return rows.setdefault(place, len(rows))
 
@@ -126,6 +131,10 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
                 mean[rows[mean_place], r] = value * _TO_MILLICORES[r]
     requests, tiers = _stated(vectors["requests"], rows)
     limits, _ = _stated(vectors["limits"], rows)
+    classes = _classes(requests, limits, tiers)
+    if not vectors["requests"]:
+        # Which pods request nothing is unknown: none may be taken for Batch.
+        classes[:] = CLASS_CODES["prod"]
     names = [*rows]
     order = sorted(range(len(rows)), key=lambda row: (names[row][2], names[row]))
     number = {name: i for i, name in enumerate(nodes)}
@@ -138,7 +147,7 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
         node_usage=_node_usage(history, known_nodes),
         pods=tuple(f"{names[row][0]}/{names[row][1]}" for row in order),
         workloads=tuple(places.get(names[row], "") for row in order),
-        classes=_classes(requests, limits, tiers)[order],
+        classes=classes[order],
         node_index=np.array([number[names[row][2]] for row in order], np.int64),
         runs=np.array([names[row] in running for row in order], np.bool_),
         requests=requests[order],
@@ -156,14 +165,17 @@ class _Nodes:
         self.numbers = {name: i for i, name in enumerate(nodes)}
         self._of_pod: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for namespace, pod, node in places:
-            if node in self.numbers:
-                self._of_pod[namespace, pod].add(node)
-        self._of_instance: dict[str, str] = {}
+            self._of_pod[namespace, pod].add(node)
+        by_instance: defaultdict[str, set[str]] = defaultdict(set)
         for labels, _ in usage:
-            # Kubelets are scraped under the address of their node.
+            # Kubelets are scraped under the address of their node, which nodes that are gone had
+            # before. An agent may scrape several kubelets under its own.
             of_pod = self._of_pod.get((labels.get("namespace", ""), labels.get("pod", "")), set())
             if len(of_pod) == 1:
-                self._of_instance.setdefault(labels.get("instance", ""), *of_pod)
+                by_instance[labels.get("instance", "")] |= of_pod & self.numbers.keys()
+        self._of_instance = {
+            instance: node for instance, own in by_instance.items() if len(own) == 1 for node in own
+        }
 
     def node(self, labels: Labels) -> str | None:
         """The node of a series of a node."""
@@ -176,11 +188,12 @@ class _Nodes:
     def place(self, labels: Labels) -> PodPlace | None:
         """The place of the pod of a series; None without one that is known."""
         namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
-        node = self.node(labels)
         nodes = self._of_pod.get((namespace, pod), set())
-        if node is None and len(nodes) == 1:
+        if labels.get("node") not in self.numbers and len(nodes) == 1:
             (node,) = nodes
-        return None if node is None else (namespace, pod, node)
+            return (namespace, pod, node) if node in self.numbers else None
+        named = self.node(labels)
+        return None if named is None else (namespace, pod, named)
 
 
 class _OwnerNames(NamedTuple):
@@ -216,6 +229,32 @@ def _owner_names(vectors: Mapping[str, Vector]) -> _OwnerNames:
         for name, own in (("replicasets", "replicaset"), ("jobs", "job_name"))
     )
     return _OwnerNames(replicasets, jobs)
+
+
+def _without_impossible(history: History, left_out: Counter[str]) -> History:
+    """The history without amounts that are negative, not finite, or beyond `_MOST`; `left_out`
+    counts them."""
+    vectors, ranges = dict(history.vectors), dict(history.ranges)
+    count = 0
+    for name in ("allocatable", "capacity", "requests", "limits", "cpu_mean", "memory_mean"):
+        default = name.removesuffix("_mean")
+        vectors[name] = [
+            (labels, value)
+            for labels, value in history.vectors[name]
+            if 0.0 <= value <= _MOST.get(labels.get("resource", default), np.inf)
+        ]
+        count += len(history.vectors[name]) - len(vectors[name])
+    for name, parts in history.ranges.items():
+        most = _MOST[name.removeprefix("node_")]
+        for i, part in enumerate(parts):
+            is_wrong = ~((part.values >= 0.0) & (part.values <= most))
+            if is_wrong.any():
+                count += int(is_wrong.sum())
+                known = part._replace(values=np.where(is_wrong, np.nan, part.values))
+                ranges[name] = [*ranges[name][:i], known, *ranges[name][i + 1 :]]
+    if count:
+        left_out["values that are negative, not finite, or too large"] = count
+    return history._replace(vectors=vectors, ranges=ranges)
 
 
 def _place(labels: Labels) -> PodPlace:
@@ -293,7 +332,8 @@ def _pools(vector: Vector, nodes: Sequence[str], pool_labels: Sequence[str]) -> 
 
 
 def _notes(history: History, left_out: Counter[str], tiers: Mapping[int, str]) -> list[str]:
-    notes = [f"left out: {count:,} series {what}" for what, count in left_out.items()]
+    notes = [f"Prometheus warns: {warning}" for warning in history.warnings]
+    notes += [f"left out: {count:,} {what}" for what, count in left_out.items()]
     if history.rate_seconds > RATE_SECONDS:
         notes.append(
             f"cpu is averaged over {history.rate_seconds // 60} minutes, since scrapes are rare: "
@@ -303,7 +343,7 @@ def _notes(history: History, left_out: Counter[str], tiers: Mapping[int, str]) -
         ("capacity", "capacity of nodes: allocatable stands for it"),
         ("node_labels", "labels of nodes: pools are unknown"),
         ("pods", "owners of pods: workloads are unknown"),
-        ("requests", "requests"),
+        ("requests", "requests: all pods count as Prod"),
     ):
         if not history.vectors[name]:
             notes.append(f"Prometheus has no {missing}")

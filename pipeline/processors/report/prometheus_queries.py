@@ -5,6 +5,7 @@ Instant queries are evaluated at the end of the history, range queries once an h
 left to the server: an answer has one value for each pod and hour at most. `$hours` is the length of
 the history, `$rate` the span over which cpu is averaged, `$match` further matchers of labels. The
 containers of a pod are summed; a container that two series report, as after a restart, counts once.
+Requests of pods that are there are those at the end: a pod of the same name may have had others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _MEMORY: Final = "container_memory_working_set_bytes"
 _ROOT: Final = '{id="/"$match}'
 _AMOUNTS: Final = "cpu|memory"
 _TIERS: Final = "kubernetes_io_(batch|mid)_(cpu|memory)"
+_REQUESTS: Final = ("kube_pod_container_resource_requests", f"{_AMOUNTS}|{_TIERS}")
 _INTERVALS_OF_RATE: Final = 4
 _RATE_MINUTES: Final = (5, 10, 15, 20, 30, 60)
 RATE_SECONDS: Final = 60 * _RATE_MINUTES[0]
@@ -65,9 +67,8 @@ INSTANT: Final = {
         "namespace, job_name, owner_kind, owner_name",
         'kube_job_owner{owner_kind!="", owner_kind!="<none>"$match}',
     ),
-    "requests": _stated(
-        "kube_pod_container_resource_requests", f"{_AMOUNTS}|{_TIERS}", "${hours}h"
-    ),
+    "requests": f"{_stated(*_REQUESTS)} or ({_stated(*_REQUESTS, '${hours}h')} "
+    'unless on (namespace, pod, node) kube_pod_info{node!=""$match})',
     "limits": _stated("kube_pod_container_resource_limits", _AMOUNTS),
     "cpu_mean": f"avg_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[1h])')})[${{hours}}h:1h])",
     "memory_mean": (

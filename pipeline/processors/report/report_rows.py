@@ -154,5 +154,11 @@ def csv_lines(report: ClusterReport, level: str | None = None) -> Iterator[str]:
 
 def _csv_line(values: list[object]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(values)
+    csv.writer(line, lineterminator="").writerow(map(_csv_cell, values))
     return line.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """A name that a spreadsheet would run as a formula gets an apostrophe in front."""
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula else value

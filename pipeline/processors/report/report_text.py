@@ -175,14 +175,12 @@ def _amounts(report: ClusterReport, waste: Waste, group: int, r: int) -> Iterato
 
 
 def hot_text(report: ClusterReport, node: int) -> str:
-    """Which resources of a node are hot in the last hour, or were in how many hours; `-` if its
-    usage is unknown."""
+    """Which resources of a node are hot in the last hour, or were in how many hours; `-` if none
+    was, and usage of a resource is unknown."""
     hot, words = report.hot, []
-    if not hot.known_hours[node].any():
-        return UNKNOWN
     for r, resource in enumerate(RESOURCES):
         level, hours = int(hot.level[node, r]), int(hot.hot_hours[node, r])
         if hours:
             state = {0: "", 1: " hot", 2: " critical"}[level]
             words.append(f"{resource}{state} {hours}h")
-    return ", ".join(words) or "no"
+    return ", ".join(words) or ("no" if hot.known_hours[node].all() else UNKNOWN)

@@ -1,5 +1,6 @@
 """Reports of small clusters: hours of traces, and what stays unknown."""
 
+import csv
 import math
 from dataclasses import replace
 
@@ -105,6 +106,10 @@ def test_unknown_usage_of_nodes_is_not_cool() -> None:
     assert "2 nodes have no known usage of their own" in notes(report)
     lines = [*text_lines(report, "node")]
     assert [line.split()[2] for line in lines] == ["HOT", "-", "-"]
+    usage = cluster()
+    usage.node_usage[0, :, 0] = np.nan  # cpu of n1 alone
+    lines = [*text_lines(cluster_report(usage), "node")]
+    assert {line.split()[0]: line.split()[2] for line in lines[1:]} == {"n1": "-", "n2": "no"}
 
 
 def test_hours_above_a_threshold_are_hot() -> None:
@@ -117,8 +122,11 @@ def test_hours_above_a_threshold_are_hot() -> None:
 
 
 def test_short_history_is_stated() -> None:
-    assert "the history is 48 hours, less than a week" in notes(cluster_report(cluster()))
-    assert "less than a week" not in notes(cluster_report(cluster(hours=168)))
+    assert "usage is known in 48 of 48 hours, less than a week" in notes(cluster_report(cluster()))
+    usage = cluster(hours=168)
+    assert "less than a week" not in notes(cluster_report(usage))
+    usage.highest[:, :100] = np.nan  # the retention of a Prometheus
+    assert "usage is known in 68 of 168 hours, less than a week" in notes(cluster_report(usage))
 
 
 def test_single_hour_has_no_prediction_below_the_requests_of_strangers() -> None:
@@ -133,6 +141,17 @@ def test_csv_has_a_row_for_each_group_and_resource() -> None:
     assert len(lines) == 1 + 2 * (1 + 1 + 2 + 2)
     assert len({line.count(",") for line in lines}) == 1
     assert "peak_at_0.01,mid_at_0.01,batch_at_0.01,peak_at_0.02" in lines[0]
+
+
+def test_names_in_csv_are_no_formulas() -> None:
+    names = ("=1+1", "@SUM(A1)", "Deployment/shop/web", "")
+    usage = replace(cluster(), workloads=names, pools=("-2", "+3"))
+    usage.requests[:] = 1.0  # less than the target
+    lines = [*csv.reader(csv_lines(cluster_report(usage)))]
+    assert {line[1] for line in lines if line[0] == "workload"} == {"'=1+1", "'@SUM(A1)", names[2]}
+    assert {line[1] for line in lines if line[0] == "pool"} == {"'-2", "'+3"}
+    saved = lines[0].index("saved")
+    assert min(float(line[saved]) for line in lines[1:] if line[saved]) < 0.0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InvalidRecordError, UsageError
-from pipeline.processors.backtest.prometheus_ranges import RangeColumns
+from pipeline.processors.backtest.prometheus_ranges import RangeColumns, read_vector
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.report.cluster_usage import ClusterUsage
 from pipeline.processors.report.prometheus_history import (
@@ -150,6 +150,84 @@ def test_the_node_is_that_of_the_label_the_instance_or_the_only_pod_of_that_name
     assert "left out: 1 series of pods without a known node" in usage.notes
 
 
+def test_an_instance_that_scrapes_several_nodes_names_none_of_them() -> None:
+    a, b, moved = (
+        {"namespace": "shop", "pod": name, "instance": "agent:80"} for name in ("a", "b", "moved")
+    )
+    usage = usage_of(
+        *((pod(name, node), {}) for name, node in (("a", "n1"), ("b", "n2"), ("moved", "n2"))),
+        ranges={
+            "cpu": [hourly((a, {0: 1.0}), (b, {0: 2.0}), (moved, {0: 3.0}))],
+            "node_cpu": [hourly(({"instance": "agent:80"}, {0: 9.0}))],
+        },
+        pods=[(owned("moved", "StatefulSet", "db", "n1"), 1.0)],
+        cpu_mean=[(a, 0.1), (b, 0.2)],
+    )
+    highest = dict(zip(usage.pods, usage.highest[:, 0, 0].tolist(), strict=True))
+    assert (highest["shop/a"], highest["shop/b"]) == (1000.0, 2000.0)
+    assert np.isnan(highest["shop/moved"])
+    assert usage.mean[:, 0].tolist()[:2] == [100.0, 200.0]
+    assert np.isnan(usage.node_usage).all()
+    assert "left out: 1 series of pods without a known node" in usage.notes
+
+
+def test_usage_of_a_node_that_is_gone_is_not_that_of_the_node_with_its_address() -> None:
+    address = {"instance": "10.0.0.1:10250"}
+    old, new = ({"namespace": "shop", "pod": name} | address for name in ("old", "a"))
+    usage = usage_of(
+        (pod("a"), {}),
+        ranges={
+            "cpu": [hourly((new, {2: 1.0}), (old, {0: 2.0}))],
+            "node_cpu": [hourly((address, {2: 3.0}))],
+        },
+        pods=[(owned("old", "StatefulSet", "db", "gone"), 1.0)],
+        cpu_mean=[(new, 0.1), (old, 0.2)],
+    )
+    assert usage.pods == ("shop/a",)
+    assert usage.node_usage[0, 2, 0] == 3000.0
+    assert "left out: 1 series of pods without a known node" in usage.notes
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300])
+def test_amounts_that_cannot_be_are_unknown(wrong: float) -> None:
+    usage = usage_of(
+        (pod("a"), {0: 0.5, 1: wrong, 2: 0.7}),
+        ranges={"node_memory": [hourly(({"node": "n1"}, {0: wrong, 2: 2.0**30}))]},
+        allocatable=[
+            ({"node": "n1", "resource": "cpu"}, wrong),
+            ({"node": "n1", "resource": "memory"}, 2.0**33),
+        ],
+        cpu_mean=[(pod("a"), wrong)],
+        requests=[(pod("a", resource="cpu"), wrong), (pod("a", resource="memory"), 2.0**30)],
+    )
+    assert usage.highest[0, :, 0].tolist()[::2] == [500.0, 700.0]
+    assert np.isnan([usage.highest[0, 1, 0], usage.mean[0, 0], usage.allocatable[0, 0]]).all()
+    assert np.isnan(usage.node_usage[0, 0, 1])
+    assert usage.node_usage[0, 2, 1] == 2.0**30
+    assert usage.requests.tolist() == [[0.0, 2.0**30]]
+    assert "left out: 5 values that are negative, not finite, or too large" in usage.notes
+
+
+def test_without_any_requests_no_pod_counts_as_batch() -> None:
+    usage = usage_of((pod("a"), {0: 1.0}))
+    assert usage.classes.tolist() == [CLASS_CODES["prod"]]
+
+
+def test_warnings_of_the_server_are_notes() -> None:
+    body = (
+        b'{"status":"success","warnings":["store b did not answer"],"data":{"resultType":"vector",'
+        b'"result":[]}}'
+    )
+    warnings: set[str] = set()
+    assert read_vector(body, warnings) == []
+    answers: dict[str, Vector] = dict.fromkeys(INSTANT, ()) | {"running": [(pod("a"), 1.0)]}
+    ranges = dict.fromkeys((*NODE_RANGES, *POD_RANGES), ()) | {
+        "cpu": [hourly((pod("a"), {0: 1.0}))]
+    }
+    usage = cluster_usage(History(END, HOURS, 300, answers, ranges, [*warnings]))
+    assert usage.notes[0] == "Prometheus warns: store b did not answer"
+
+
 def test_a_pod_that_ended_does_not_run() -> None:
     usage = usage_of((pod("a"), {2: 1.0}), ranges={"cpu": [hourly((pod("old"), {0: 1.0}))]})
     assert usage.pods == ("shop/a", "shop/old")
@@ -225,7 +303,7 @@ def test_notes_state_what_prometheus_lacks() -> None:
         "Prometheus has no capacity of nodes: allocatable stands for it",
         "Prometheus has no labels of nodes: pools are unknown",
         "Prometheus has no owners of pods: workloads are unknown",
-        "Prometheus has no requests",
+        "Prometheus has no requests: all pods count as Prod",
     )
 
 

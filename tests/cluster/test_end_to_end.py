@@ -56,6 +56,13 @@ def allocatable(plane: ControlPlane) -> dict[str, list[int]]:
     return {name: read_amounts(item["status"]["allocatable"]) for name, item in nodes}
 
 
+def is_ready(node_object: Object) -> bool:
+    """Whether the scheduler may use the node: its conditions left no taint."""
+    conditions = node_object["status"].get("conditions", [])
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return ready and not node_object["spec"].get("taints")
+
+
 async def computed(settings: Settings) -> dict[str, bytes]:
     """The resources that follow from the log of windows, one by one, without a worker."""
     bank = Bank(model_config(settings))
@@ -96,6 +103,8 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         plane, name, colocation_config=colocation, springtide_config={"coldStartSamples": 3}
     )
     apply(plane, *(node(f"e{i:02}", cpu="32", memory="128Gi") for i in range(NODES)))
+    # A node that is not ready yet gets no pod, and so has no request to reclaim.
+    await until(lambda: all(is_ready(item) for item in items(plane, "nodes")), 120)
     created = time.time()
     apply(plane, *map(recorded, range(len(SERIES))))
 
@@ -125,7 +134,7 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         }
         with Role("actuator", settings, "--mode", "act", "--writes-per-second", "100"):
             await until(lambda: allocatable(plane) == expected, 120)
-            assert min(amounts[2] for amounts in expected.values()) > 0
+            assert min(amounts[2] for amounts in expected.values()) > 0, expected
             assert sum(amounts[0] for amounts in expected.values()) > 0
             await assert_mid_pods_are_bound_by_the_offer(plane, expected)
             await assert_policy_edits_take_effect(plane, settings, exporters, colocation)
@@ -161,10 +170,10 @@ async def assert_mid_pods_are_bound_by_the_offer(
         return pod_status
 
     create("fits")
-    await until(lambda: status("fits")["phase"] == "Running")
+    await until(lambda: status("fits")["phase"] == "Running", 120)
     create("too-many")
     reason = "Insufficient kubernetes.io/mid-cpu"
-    await until(lambda: reason in str(status("too-many").get("conditions")))
+    await until(lambda: reason in str(status("too-many").get("conditions")), 120)
     assert status("too-many")["phase"] == "Pending"
 
 
@@ -179,13 +188,13 @@ async def assert_policy_edits_take_effect(
     name = settings.kubernetes.config_name
     less = {**colocation, "midCPUThresholdPercent": 1}
     write_policy(plane, name, colocation_config=less, springtide_config=own)
-    await until(lambda: in_step(plane, settings))
-    await until(lambda: worker_in_step(settings))
+    await until(lambda: in_step(plane, settings), 120)
+    await until(lambda: worker_in_step(settings), 120)
     await exporters.send(1)
-    await until(lambda: all(a[2] == 288 for a in allocatable(plane).values()))
+    await until(lambda: all(a[2] == 288 for a in allocatable(plane).values()), 120)
     before = allocatable(plane)
     write_policy(plane, name, colocation_config='{"enable": tru', springtide_config=own)
-    await until(lambda: "not JSON" in policy_event_text(plane, name))
+    await until(lambda: "not JSON" in policy_event_text(plane, name), 120)
     await exporters.send(1)
     await asyncio.sleep(3)
     after = allocatable(plane)

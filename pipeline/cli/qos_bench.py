@@ -3,12 +3,17 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Final
 
 import click
 
+from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
 from pipeline.cli.help_sections import Command
 from pipeline.errors import UsageError
+
+_SHORTEST_SECONDS: Final = 5
+_LONGEST_SECONDS: Final = 3600
 
 
 @click.command(
@@ -16,8 +21,8 @@ from pipeline.errors import UsageError
     exit_codes={0: "measured", 1: "failure: no root, no writable cgroups, or a process ended"},
 )
 @click.option(
-    "--seconds", type=FiniteRange(5, 3600), default=30.0, show_default=True,
-    help="Measured time of each of the five phases; each takes about ten seconds more.",
+    "--for", "seconds", type=Duration(), metavar="DURATION", default="30s", show_default=True,
+    help="Measured time of each of the five phases, 5s to 1h; each takes about ten seconds more.",
 )  # fmt: skip
 @click.option(
     "--rate", type=FiniteRange(1, 10_000), default=None,
@@ -49,7 +54,7 @@ def command(
     \b
     Examples:
       springtide qos-bench
-      springtide qos-bench --seconds 120 --svg qos.svg
+      springtide qos-bench --for 2m --svg qos.svg
     """
     from pipeline.local.demo_settings import demo_home
     from pipeline.local.demo_signals import interruptible
@@ -57,6 +62,8 @@ def command(
     from pipeline.local.qos_bench import PHASES, WORK_US, BenchOptions, run_bench
     from pipeline.local.qos_report import picture, table
 
+    if not _SHORTEST_SECONDS <= seconds <= _LONGEST_SECONDS:
+        raise UsageError("--for is less than 5s or more than 1h", hint="give a time such as 30s")
     if svg is not None and not svg.absolute().parent.is_dir():
         raise UsageError(
             f"--svg {svg}: its directory does not exist", hint="create it, or give another file"

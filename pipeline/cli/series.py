@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
-from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines, print_progress, printable, suggestion
 from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
@@ -29,12 +29,11 @@ from pipeline.processors.explain.usage_series import (
 )
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.tasks import cancel_tasks
-from pipeline.times import format_time, parse_time
+from pipeline.times import format_time
 from pipeline.topics.registry import NODE_STATE, WINDOWS
 from pipeline.topics.windows import Window, decode_window
 
 _PROGRESS_SECONDS: Final = 2.0
-_DEFAULT_SECONDS: Final = 900.0
 # A window is appended when it has ended: earlier if the node's clock is ahead, later if a worker or
 # the network was unavailable.
 _MAX_EARLY_SECONDS: Final = 600.0
@@ -73,8 +72,8 @@ some hundred megabytes.
 \b
 Examples:
   springtide series node-1
-  springtide series node-1 --pod shop/web-0 --last 2h
-  springtide series node-1 --from 2023-11-14T22:00:00Z --to 2023-11-14T22:15:00Z
+  springtide series node-1 --pod shop/web-0 --since 2h
+  springtide series node-1 --since 2023-11-14T22:00:00Z --until 2023-11-14T22:15:00Z
   springtide series node-1 -o json | jq .statistics.cpu_cores.p95
 """
 
@@ -96,26 +95,22 @@ Examples:
     "--pod-uid", metavar="UID", help="Show the pod with this UID, as its cgroup is named."
 )
 @click.option(
-    "--last", type=Duration(), metavar="DURATION",
-    help="Show this duration up to now.  [default: 15m]",
+    "--since", type=PastTime(), metavar="TIME", default="15m", show_default=True,
+    help="Show windows that ended at or after this time: 2023-11-14T22:13:30Z, or 2h ago.",
 )  # fmt: skip
 @click.option(
-    "--from", "since", metavar="TIME",
-    help="Show windows that ended at or after this time, such as 2023-11-14T22:13:30Z.",
-)  # fmt: skip
-@click.option(
-    "--to", "until", metavar="TIME",
+    "--until", type=PastTime(), metavar="TIME",
     help="Show windows that ended at or before this time.  [default: now]",
 )  # fmt: skip
 @output_option
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
-    settings: Settings, node: str, pod: str | None, pod_uid: str | None, last: float | None,
-    since: str | None, until: str | None, as_json: bool,
+    settings: Settings, node: str, pod: str | None, pod_uid: str | None, since: float,
+    until: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the series."""
     silence_logs(settings, "aiokafka")
-    requested = time_range(last, since, until, SystemClock().now())
+    requested = time_range(since, until, SystemClock().now())
     series = run_requests(
         settings.kafka, _read(settings.kafka, node, _selected_pod(pod, pod_uid), requested)
     )
@@ -125,23 +120,11 @@ def command(
         print_lines(series_lines(series))
 
 
-def time_range(last: float | None, since: str | None, until: str | None, now: float) -> TimeRange:
-    """Parse the options of the range. Raises `UsageError` if they contradict each other."""
-    if last is not None or since is None:
-        if since is not None or until is not None:
-            raise UsageError(
-                "--last excludes --from and --to, and --to requires --from",
-                hint="give --from and --to, or --last alone",
-            )
-        return TimeRange(now - (last or _DEFAULT_SECONDS), now)
-    try:
-        requested = TimeRange(parse_time(since), now if until is None else parse_time(until))
-    except ValueError as error:
-        raise UsageError(str(error), hint="give times such as 2023-11-14T22:13:30Z") from error
-    if until is None and requested.first > now:
-        raise UsageError(f"--from {since} is in the future", hint="give a time in the past")
+def time_range(since: float, until: float | None, now: float) -> TimeRange:
+    """The range of the options. Raises `UsageError` if it ends before it begins."""
+    requested = TimeRange(since, now if until is None else until)
     if requested.first > requested.last:
-        raise UsageError("the range ends before it begins", hint="give --from before --to")
+        raise UsageError("the range ends before it begins", hint="give --since before --until")
     return requested
 
 

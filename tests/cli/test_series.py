@@ -9,14 +9,14 @@ from pipeline.cli.main import cli
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--from", "2999-01-01T00:00:00Z"], "2999-01-01T00:00:00Z is in the future"),
-        (["--last", "15m", "--from", "2023-11-14T22:00:00Z"], "--last excludes --from and --to"),
-        (["--last", "soon"], "'soon' is not a duration"),
-        (["--last", "0s"], "is not a duration"),
-        (["--to", "2023-11-14T22:00:00Z"], "--to requires --from"),
-        (["--from", "yesterday"], "not an RFC 3339 time"),
+        (["--since", "2999-01-01T00:00:00Z"], "'2999-01-01T00:00:00Z' is in the future"),
+        (["--since", "soon"], "'soon' is not a duration"),
+        (["--since", "0s"], "is not a duration"),
+        (["--since", "15"], "'15' is not a duration"),
+        (["--until", "2023-11-14T22:00:00Z"], "ends before it begins"),
+        (["--since", "2023-11-14"], "not a duration"),
         (["--pod", "a/b", "--pod-uid", "c"], "exclude each other"),
-        (["--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T21:00:00Z"], "ends before it"),
+        (["--since", "2023-11-14T22:00:00Z", "--until", "2023-11-14T21:00:00Z"], "ends before it"),
     ],
 )
 def test_contradicting_options_are_a_usage_error(options: list[str], message: str) -> None:

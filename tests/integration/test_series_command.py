@@ -63,12 +63,12 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     assert memory.startswith("memory, MiB: avg 1024.0")
     assert missing == "windows missing in between: 1"
 
-    shown = await typed(kafka, "series", "node-1", "--pod", "shop/web-0", "--last", "70s")
+    shown = await typed(kafka, "series", "node-1", "--pod", "shop/web-0", "--since", "70s")
     assert [line.split()[1] for line in shown.stdout.splitlines()[1:3]] == ["3.500", "4.500"]
-    by_uid = await typed(kafka, "series", "node-1", "--pod-uid", "u1", "--last", "70s")
+    by_uid = await typed(kafka, "series", "node-1", "--pod-uid", "u1", "--since", "70s")
     assert by_uid.stdout == shown.stdout
     first, last = (format_time(end / 1000) for end in (ends[0], ends[1]))
-    shown = await typed(kafka, "series", "node-1", "--from", first, "--to", last, "-o", "json")
+    shown = await typed(kafka, "series", "node-1", "--since", first, "--until", last, "-o", "json")
     found = json.loads(shown.stdout)
     assert [item["end"] for item in found["items"]] == [first, last]
     assert (found["missing_windows"], found["statistics"]["cpu_cores"]["max"]) == (35, 1.0)
@@ -76,7 +76,7 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     for flags, code, message in (
         (("--pod", "shop/wep-0"), 2, "did you mean shop/web-0?"),
         (("--pod", "x"), 2, "the node has 1 pods, such as shop/web-0"),
-        (("--from", "2023-11-14T22:00:00Z", "--to", "2023-11-14T23:00:00Z"), 4,
+        (("--since", "2023-11-14T22:00:00Z", "--until", "2023-11-14T23:00:00Z"), 4,
          "the node reports windows"),
     ):  # fmt: skip
         shown = await typed(kafka, "series", "node-1", *flags)

@@ -49,6 +49,12 @@ def test_a_picture_without_a_directory_is_refused_before_measuring(tmp_path: Pat
     assert (result.exit_code, "missing" in result.output) == (2, True)
 
 
+@pytest.mark.parametrize("duration", ["4s", "2h"])
+def test_a_time_out_of_range_is_refused(duration: str) -> None:
+    result = CliRunner().invoke(cli, ["qos-bench", "--for", duration])
+    assert (result.exit_code, "less than 5s or more than 1h" in result.output) == (2, True)
+
+
 def result(name: str, latency: float, rounds: float) -> PhaseResult:
     phase = Phase(name, "", KubeQOS.BURSTABLE)
     return PhaseResult(phase, tuple(latency * n / 100 for n in range(1, 101)), 0.5, 1.0, rounds)

@@ -413,7 +413,16 @@ def test_help_of_the_control_plane_starts_none() -> None:
     assert "Run a control plane until Ctrl-C" in ended.stdout
 
 
-def test_a_misspelt_command_has_a_suggestion() -> None:
-    result = CliRunner().invoke(cli, ["tpo"])
-    assert (result.exit_code, "Did you mean 'top'?" in result.output) == (2, True)
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["tpo"], "top"), (["kafka", "strat"], "start"), (["topics", "aplly"], "apply"),
+        (["model", "inspct"], "inspect"), (["scheduler", "confg"], "config"),
+        (["top", "--wacth"], "--watch"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_command_or_option_has_a_suggestion(typed: list[str], meant: str) -> None:
+    result = CliRunner().invoke(cli, typed)
+    assert (result.exit_code, "Did you mean" in result.output) == (2, True), result.output
+    assert meant in result.output.partition("Did you mean")[2]
     assert "Did you mean" not in CliRunner().invoke(cli, ["xyzzy"]).output

@@ -1,10 +1,13 @@
-"""A click command whose help ends with tables and its exit codes."""
+"""A click command whose help ends with its exit codes, and a group that suggests commands."""
 
+import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import click
+
+from pipeline.cli.safe_output import printable
 
 _COMMON: Final = {1: "failure", 2: "invalid usage or settings"}
 Tables = Mapping[str, Iterable[tuple[str, str]]]
@@ -39,3 +42,17 @@ class Command(click.Command):
         for title, rows in {**self._tables, "Exit codes": codes}.items():
             with formatter.section(title):
                 formatter.write_dl(list(rows))
+
+
+class Group(click.Group):
+    """A group that suggests a command for a mistyped one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Fail with the nearest name, if there is a near one."""
+        names = self.list_commands(ctx)
+        near = difflib.get_close_matches(args[0], names, n=1)
+        if near and args[0] not in names and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {printable(args[0])!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
@@ -32,7 +32,7 @@ _STOPPED_BY_SIGTERM = 143
 _Port = click.IntRange(1, 65535)
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Run a real Apache Kafka on this machine, without Docker, Maven or an installed Java.
 

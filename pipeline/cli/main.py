@@ -5,7 +5,6 @@ is imported when it runs, so help is instant, and an exporter does not need a wo
 """
 
 import ctypes
-import difflib
 import errno
 import fcntl
 import importlib
@@ -23,6 +22,7 @@ from click.shell_completion import CompletionItem
 
 from pipeline import __version__
 from pipeline.cli import INTERRUPTED
+from pipeline.cli.help_sections import Group
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.safe_output import printable
 from pipeline.errors import MissingExtraError, SpringtideError, UsageError
@@ -99,7 +99,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -114,14 +114,6 @@ class LazyGroup(click.Group):
             raise _missing_module_error(error, cmd_name) from error
         command: click.Command = module.command
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if near and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {printable(args[0])!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names without an import of the commands, whose extras may be missing."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 
 from pipeline.agents.bank_settings import model_config
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
@@ -25,7 +25,7 @@ from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List predictors; inspect, fit, export and import the models of a node.
 

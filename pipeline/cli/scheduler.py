@@ -11,7 +11,7 @@ import yaml
 
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.finite_range import FiniteRange
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.trace_inputs import INPUT_SETTINGS, TraceInput, optional_trace_input
@@ -79,7 +79,7 @@ _OBSERVE_NOTES: Final = """\
 """
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Generate and check the configuration of kube-scheduler, and simulate targets."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import yaml
 
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import (
     KAFKA_CLIENT,
@@ -27,7 +27,7 @@ from pipeline.topics.strimzi import strimzi_objects
 _TOPIC_KEYS = (*KAFKA_CLIENT, "kafka.partitions", "kafka.replication_factor")
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Create the topics, check them for drift, print them and the rights on them.
 

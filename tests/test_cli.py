@@ -1,6 +1,7 @@
 """The command: help, flags made from settings, errors as two lines, exit codes."""
 
 import builtins
+import fcntl
 import json
 import os
 import re
@@ -14,12 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
-from pipeline.errors import NotReadyError, SpringtideError
+from pipeline.errors import BrokerUnavailableError, NotReadyError, SpringtideError
+from pipeline.local.running_brokers import RunningBroker, make_state_dir, state_file
 from pipeline.settings import Settings
 
 Body = Callable[[Settings], None]
@@ -411,6 +414,27 @@ def test_help_of_the_control_plane_starts_none() -> None:
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "Run a control plane until Ctrl-C" in ended.stdout
+
+
+@pytest.mark.parametrize(("port", "ca_file"), [(19092, None), (19092, "ca.pem"), (9092, None)])
+def test_a_local_broker_on_another_port_is_suggested(
+    probe: Callable[..., Result], tmp_path: Path, port: int, ca_file: str | None
+) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    broker = RunningBroker(port, 1, 1, "id", "data", "log", "java", "2026-01-01T00:00:00Z", ca_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path))
+        make_state_dir()
+        announcement = state_file(port)
+    announcement.write_bytes(msgspec.json.encode(broker))
+    error = BrokerUnavailableError("reading: no broker answers at 127.0.0.1:9092")
+    with announcement.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as the broker's guard, while the broker runs
+        result = probe("top", body=failing(error), env=environment)
+    suggested = "  fix: a local broker runs: add --bootstrap-servers 127.0.0.1:19092\n"
+    assert (suggested in result.stderr) is (port == 19092 and ca_file is None), result.stderr
+    again = probe("top", body=failing(error), env=environment)
+    assert "springtide kafka start" in again.stderr  # without the lock, the broker has ended
 
 
 @pytest.mark.parametrize(

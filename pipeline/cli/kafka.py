@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shlex
 import signal
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -30,6 +32,7 @@ from pipeline.topics.access import ROLES, rights_of
 
 _STOPPED_BY_SIGTERM = 143
 _Port = click.IntRange(1, 65535)
+_DEFAULT_PORT: Final = 9092
 
 
 @click.group(cls=Group)
@@ -49,7 +52,9 @@ def command() -> None:
         1: "the broker did not start or ended early, or another one uses the port or the directory",
     },
 )
-@click.option("--port", type=_Port, default=9092, show_default=True, help="Port on 127.0.0.1.")
+@click.option(
+    "--port", type=_Port, default=_DEFAULT_PORT, show_default=True, help="Port on 127.0.0.1."
+)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -101,6 +106,7 @@ def start(settings: Settings, port: int, data_dir: Path | None, detach: bool, se
             f"Kafka {KAFKA_VERSION} is ready at {broker.bootstrap_servers}\n"
             f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}\n"
             f"{_users_line(broker) if secure else ''}"
+            f"  next  {_next_command(broker, secure=secure)}\n"
             f"  stop  {'springtide kafka stop' if detach else 'Ctrl-C'}"
         )
         if not detach:
@@ -196,6 +202,16 @@ def _set_up_users(broker: LocalKafka, settings: Settings) -> None:
     broker.security.write_settings_files(broker.bootstrap_servers, prefix)
     admin = broker.security.settings_of(ADMIN, broker.bootstrap_servers)
     asyncio.run(grant_rights(admin, rights))
+
+
+def _next_command(broker: LocalKafka, *, secure: bool) -> str:
+    """The command that a user types next, with what it needs to find this broker."""
+    if secure:
+        file = shlex.quote(f"{broker.security.folder}/operator.yaml")
+        return f"springtide topics apply --config {file}"
+    if broker.port == _DEFAULT_PORT:
+        return "springtide topics apply"
+    return f"springtide topics apply --bootstrap-servers {broker.bootstrap_servers}"
 
 
 def _users_line(broker: LocalKafka) -> str:

@@ -25,7 +25,12 @@ from pipeline.cli import INTERRUPTED
 from pipeline.cli.help_sections import Group
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.safe_output import printable
-from pipeline.errors import MissingExtraError, SpringtideError, UsageError
+from pipeline.errors import (
+    BrokerUnavailableError,
+    MissingExtraError,
+    SpringtideError,
+    UsageError,
+)
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -135,6 +140,8 @@ class LazyGroup(Group):
         except ModuleNotFoundError as error:
             failure: SpringtideError = _missing_module_error(error, ctx.invoked_subcommand or "")
             failure.__cause__ = error
+        except BrokerUnavailableError as error:
+            failure = _with_local_broker(error)
         except SpringtideError as error:
             failure = error
         except BrokenPipeError:
@@ -157,6 +164,19 @@ def report(error: SpringtideError, *, debug: bool = False) -> None:
         lines.append(f"  fix: {error.hint}")
     # Messages may contain names from records and files.
     click.echo("\n".join(map(printable, lines)), err=True)
+
+
+def _with_local_broker(error: BrokerUnavailableError) -> BrokerUnavailableError:
+    """Suggest a broker that runs on another port of this machine."""
+    from pipeline.local.running_brokers import running_brokers  # not at the start of each command
+
+    servers = [broker.bootstrap_servers for broker in running_brokers() if not broker.ca_file]
+    if not servers or any(server in error.message for server in servers):
+        return error
+    hint = f"a local broker runs: add --bootstrap-servers {servers[0]}"
+    suggestion = BrokerUnavailableError(error.message, hint=hint)
+    suggestion.__cause__ = error
+    return suggestion
 
 
 def _system_error(error: OSError) -> SpringtideError:

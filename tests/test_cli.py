@@ -431,7 +431,7 @@ def test_a_local_broker_on_another_port_is_suggested(
     with announcement.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as the broker's guard, while the broker runs
         result = probe("top", body=failing(error), env=environment)
-    suggested = "  fix: a local broker runs: add --bootstrap-servers 127.0.0.1:19092\n"
+    suggested = "  fix: a local broker runs: add --bootstrap-servers 127.0.0.1:19092, or correct "
     assert (suggested in result.stderr) is (port == 19092 and ca_file is None), result.stderr
     again = probe("top", body=failing(error), env=environment)
     assert "springtide kafka start" in again.stderr  # without the lock, the broker has ended

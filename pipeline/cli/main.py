@@ -173,7 +173,10 @@ def _with_local_broker(error: BrokerUnavailableError) -> BrokerUnavailableError:
     servers = [broker.bootstrap_servers for broker in running_brokers() if not broker.ca_file]
     if not servers or any(server in error.message for server in servers):
         return error
-    hint = f"a local broker runs: add --bootstrap-servers {servers[0]}"
+    hint = (
+        f"a local broker runs: add --bootstrap-servers {servers[0]}, or correct "
+        "kafka.bootstrap_servers and kafka.security_protocol"
+    )
     suggestion = BrokerUnavailableError(error.message, hint=hint)
     suggestion.__cause__ = error
     return suggestion

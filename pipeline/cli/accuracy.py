@@ -12,12 +12,12 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
-from pipeline.cli.quantity_text import UNKNOWN, format_age
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals, PeakGroup
 from pipeline.processors.backtest.protocol import FleetScores
+from pipeline.processors.explain.quantity_text import UNKNOWN, format_age
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
 from pipeline.times import format_time, parse_time

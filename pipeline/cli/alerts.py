@@ -14,12 +14,12 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
-from pipeline.cli.quantity_text import UNKNOWN, format_age, format_percent
 from pipeline.cli.safe_output import print_lines, print_progress
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.processors.explain.quantity_text import UNKNOWN, format_age, format_percent
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
 from pipeline.table import Table

@@ -16,7 +16,6 @@ from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.node_table import node_lines, plain_text, terminal_table
 from pipeline.cli.options import global_options, store_global_options
-from pipeline.cli.quantity_text import format_bytes, format_cores
 from pipeline.cli.safe_output import print_progress
 from pipeline.errors import UsageError
 from pipeline.local.demo_run import DemoOptions, run_demo
@@ -31,6 +30,7 @@ from pipeline.local.demo_suppression import BEST_EFFORT_POD, DEMANDING_POD, Supp
 from pipeline.local.hot_node_demo import run_hot_node_demo
 from pipeline.local.load_process import BATCH_CORES
 from pipeline.logs import configure_logging
+from pipeline.processors.explain.quantity_text import format_bytes, format_cpu
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import ExtenderSettings
 from pipeline.sources.simulated_fleet import MAX_NODES
@@ -275,8 +275,8 @@ def pod_lines(pods: Iterable[PodReport]) -> list[str]:
                 report.pod.name,
                 report.pod_class,
                 f"{report.pod.cpu} {report.pod.memory}".strip() or "-",
-                format_cores(report.usage.cpu_cores),
-                format_cores(report.peak.cpu_cores) + " cold" * report.cold,
+                format_cpu(report.usage.cpu_cores),
+                format_cpu(report.peak.cpu_cores) + " cold" * report.cold,
                 format_bytes(report.usage.memory_bytes),
                 format_bytes(report.peak.memory_bytes),
                 report.pod.description,
@@ -295,16 +295,16 @@ def suppression_lines(suppression: Suppression | None) -> list[str]:
     cpus = _count(suppression.cpus, "CPU")
     allowed = "have no limit yet"
     if suppression.allowed_cores is not None:
-        allowed = f"may use {format_cores(suppression.allowed_cores)} of {cpus}"
+        allowed = f"may use {format_cpu(suppression.allowed_cores)} of {cpus}"
     return [
         f"node actuator: best-effort pods {allowed}",
         *align_columns(
             [
-                (f"  {DEMANDING_POD}", f"uses {format_cores(suppression.demanding_cores)}"),
+                (f"  {DEMANDING_POD}", f"uses {format_cpu(suppression.demanding_cores)}"),
                 (
                     f"  {BEST_EFFORT_POD}",
-                    f"uses {format_cores(suppression.best_effort_cores)} of the "
-                    f"{format_cores(BATCH_CORES)} that it wants",
+                    f"uses {format_cpu(suppression.best_effort_cores)} of the "
+                    f"{format_cpu(BATCH_CORES)} that it wants",
                 ),
             ]
         ),

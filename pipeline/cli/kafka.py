@@ -12,7 +12,6 @@ import click
 
 from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.options import output_option, settings_options
-from pipeline.cli.quantity_text import format_age
 from pipeline.clock import SystemClock
 from pipeline.errors import LocalKafkaError, NotReadyError, UsageError
 from pipeline.kafka.acl_admin import grant_rights
@@ -26,6 +25,7 @@ from pipeline.local.running_brokers import (
     running_brokers,
     stop_running,
 )
+from pipeline.processors.explain.quantity_text import format_age
 from pipeline.settings import Settings
 from pipeline.times import format_time, parse_time
 from pipeline.topics.access import ROLES, rights_of

@@ -18,6 +18,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.newest import appended
 from pipeline.kafka.topic_admin import require_topics
+from pipeline.processors.explain.quantity_text import format_bytes, format_cpu, format_percent
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.explain.usage_series import (
     PodSelector,
@@ -42,8 +43,8 @@ _MAX_LATE_SECONDS: Final = 3600.0
 _STATISTICS: Final = ("avg", "p95", "max")
 _COLUMN_HELP: Final = {
     "Columns": [
-        ("CPU", "Average of the window in cores."),
-        ("MEMORY", "Average of the window in MiB, without page cache."),
+        ("CPU", "Average of the window."),
+        ("MEMORY", "Average of the window, without page cache."),
         (
             "P95, MAX",
             "Percentile and maximum of the seconds of the window. Percentiles follow Koordinator's "
@@ -207,16 +208,17 @@ def series_lines(series: UsageSeries) -> Iterator[str]:
     """Yield a line per window, then the statistics over all of them."""
     rows = [list(_HEADERS)]
     for item in series.items:
-        cpu = [_format_amount(item.cpu_cores[name], 1.0, 3) for name in _STATISTICS]
-        memory = [_format_amount(item.memory_bytes[name], 2.0**20, 1) for name in _STATISTICS]
-        rows.append([item.end, *cpu, *memory, _format_amount(item.coverage, 0.01, 0) + "%"])
+        cpu = [format_cpu(item.cpu_cores[name]) for name in _STATISTICS]
+        memory = [format_bytes(item.memory_bytes[name]) for name in _STATISTICS]
+        coverage = None if item.coverage is None else 100 * item.coverage
+        rows.append([item.end, *cpu, *memory, format_percent(coverage)])
     yield from align_columns(rows, right=range(1, len(_HEADERS)))
     yield ""
-    units = (("cpu_cores", "CPU, cores", 1.0, 3), ("memory_bytes", "memory, MiB", 2.0**20, 1))
-    for name, title, unit, digits in units:
+    formats = (("cpu_cores", "CPU", format_cpu), ("memory_bytes", "memory", format_bytes))
+    for name, title, text in formats:
         statistics = series.statistics[name]
         parts = [
-            f"{part} {_format_amount(getattr(statistics, part), unit, digits)}"
+            f"{part} {text(getattr(statistics, part))}"
             for part in ("avg", "p50", "p90", "p95", "p99", "max")
         ]
         yield f"{title}: {', '.join(parts)} of {statistics.points} windows"
@@ -225,7 +227,3 @@ def series_lines(series: UsageSeries) -> Iterator[str]:
         yield f"{len(uids)} pods had this name, one after the other: --pod-uid selects one"
     if series.missing_windows:
         yield f"windows missing in between: {series.missing_windows}"
-
-
-def _format_amount(value: float | None, unit: float, digits: int) -> str:
-    return "-" if value is None else f"{value / unit:.{digits}f}"

@@ -10,15 +10,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from pipeline.cli.quantity_text import (
+from pipeline.processors.accuracy.accuracy_totals import NodeAccuracy
+from pipeline.processors.explain.quantity_text import (
     UNKNOWN,
     format_age,
     format_bytes,
-    format_cores,
     format_count,
+    format_cpu,
     format_percent,
 )
-from pipeline.processors.accuracy.accuracy_totals import NodeAccuracy
 from pipeline.processors.model.usage_anomalies import ANOMALIES
 from pipeline.table.node_documents import LimitsRatio
 from pipeline.topics.alerts import OpenAlert
@@ -214,8 +214,8 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         format=lambda value: format_age(value[0]), style=lambda value: "" if value[1] else "yellow",
     ),
     Column(
-        header="CPU", help="Cores used in the last window.",
-        value=table_value("usage_cpu_cores"), format=format_cores, drop_order=5,
+        header="CPU", help="CPU used in the last window.",
+        value=table_value("usage_cpu_cores"), format=format_cpu, drop_order=5,
     ),
     Column(
         header="CPU%", help="The same in percent of allocatable.",
@@ -235,7 +235,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         header="PEAK CPU",
         help="Predicted peak of CPU usage, and its percent of allocatable: above 100 for a peak "
         "above the machine. `--sort peak` sorts by the higher percent of CPU and memory.",
-        value=_peak_value("peak_cpu_cores", "peak_cpu_percent"), format=_format_peak(format_cores),
+        value=_peak_value("peak_cpu_cores", "peak_cpu_percent"), format=_format_peak(format_cpu),
         style="cyan", drop_order=6, sort=SortKey("peak", _highest_peak_percent),
     ),
     Column(
@@ -253,8 +253,8 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=table_value("pods"), format=format_count, drop_order=4,
     ),
     Column(
-        header="FREE CPU", help="Cores that Prod pods requested and are not expected to use.",
-        value=table_value("prod_reclaimable_cpu_cores"), format=format_cores, style="green",
+        header="FREE CPU", help="CPU that Prod pods requested and are not expected to use.",
+        value=table_value("prod_reclaimable_cpu_cores"), format=format_cpu, style="green",
         drop_order=3,
     ),
     Column(

@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipeline.cli.quantity_text import UNKNOWN, format_bytes, format_cores
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.protocol import over_machines
 from pipeline.processors.backtest.trace import Trace
 from pipeline.processors.backtest.what_if import PolicyOutcome
+from pipeline.processors.explain.quantity_text import UNKNOWN, format_bytes, format_cpu
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.topics.alerts import RULES
@@ -174,7 +174,7 @@ def _hours(hours: float) -> str:
 
 
 _UNITS: Final = {
-    "cpu": ("cpu_millicores", lambda millicores: format_cores(millicores / 1000)),
+    "cpu": ("cpu_millicores", lambda millicores: format_cpu(millicores / 1000)),
     "memory": ("memory_bytes", format_bytes),
 }
 

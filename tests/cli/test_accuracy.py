@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli import accuracy
 from pipeline.cli.main import cli
-from pipeline.cli.quantity_text import format_age
+from pipeline.processors.explain.quantity_text import format_age
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.codec import encode_json
 from tests.cli.fake_topic import fake_topic

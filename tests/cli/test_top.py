@@ -16,9 +16,9 @@ from rich.console import Console
 from pipeline.cli import top
 from pipeline.cli.main import cli
 from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
-from pipeline.cli.quantity_text import format_age, format_bytes
 from pipeline.cli.top_columns import COLUMNS, FLAGS
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
+from pipeline.processors.explain.quantity_text import format_age, format_bytes, format_cpu
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION as USAGE_THRESHOLDS
 from pipeline.table import Table
 from pipeline.table.node_columns import TableNode
@@ -89,7 +89,7 @@ def test_plain_text_has_every_column_and_a_dash_for_unknown() -> None:
     blind = dict(zip(headers.split(), first.split(), strict=True))
     assert {blind[header] for header in ("CPU", "CPU%", "PEAK-CPU", "FREE-MEM")} == {"-"}
     assert lines[3].startswith(
-        "calm    10s  0.40   10%   4.0Gi   25%  2.20 55%  5.0Gi 31%  percentile    12"
+        "calm    10s   400m   10%   4.0Gi   25%  2200m 55%  5.0Gi 31%  percentile    12"
     )
     assert cells(node_lines(some_nodes(), NOW), "FLAGS") == {
         "blind": ["missing"], "busy": ["simulated,no-node"], "calm": [""],
@@ -116,7 +116,7 @@ def test_terminal_table_leaves_out_columns_to_fit_the_width(width: int) -> None:
 def test_peak_is_that_of_the_predictor_of_the_strategy() -> None:
     table = table_of(node_state("a", peaks=PEAKS, predictor="nsigma-v1"))
     shown = cells(node_lines(table, NOW), "PEAK CPU", "PEAK MEM", "PREDICTOR")
-    assert shown == {"a": ["3.10 78%", "9.0Gi 56%", "nsigma-v1"]}
+    assert shown == {"a": ["3100m 78%", "9.0Gi 56%", "nsigma-v1"]}
 
 
 def test_terminal_table_counts_the_nodes_that_exceed_the_height() -> None:
@@ -150,10 +150,21 @@ def test_age_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None
 @pytest.mark.parametrize(
     ("amount", "text"),
     [(math.nan, "-"), (0.0, "0Mi"), (512 * 2**20, "512Mi"), (999.6 * 2**20, "1.0Gi"),
-     (1.5 * GIB, "1.5Gi"), (99.96 * GIB, "100Gi"), (2048 * GIB, "2.0Ti"), (1e300, "8.88e+284Pi")],
+     (1.5 * GIB, "1.5Gi"), (99.96 * GIB, "100Gi"), (2048 * GIB, "2.0Ti"),
+     (-2.5 * GIB, "-2.5Gi"), (1e300, "8.88e+284Pi")],
 )  # fmt: skip
 def test_bytes_have_a_binary_unit(amount: float, text: str) -> None:
     assert format_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"),
+    [(None, "-"), (math.nan, "-"), (0.0, "0m"), (0.0849, "85m"), (1.5, "1500m"),
+     (-10.61, "-10610m"), (16.0, "16000m"), (99.9996, "100"), (1234.5, "1234"),
+     (99.9994, "99999m")],
+)  # fmt: skip
+def test_cpu_is_a_quantity(cores: float | None, text: str) -> None:
+    assert format_cpu(cores) == text
 
 
 def test_unavailable_broker_is_an_error_with_a_fix() -> None:

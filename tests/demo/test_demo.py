@@ -66,9 +66,9 @@ def test_node_actuator_holds_the_batch_pod_down_and_lets_it_grow_back(directory:
     # On a machine whose other processes leave no room the limit stays where it is.
     assert (rise > 0.15 and fall > 0.15) or room < 0.4, (rise, fall, room, run.text)
     run.wait_for(
-        r"node actuator: best-effort pods may use \d+\.\d\d of \d+ CPUs?\n"
-        r"  bursty-api    uses \d\.\d\d\n"
-        r"  batch-crunch  uses \d\.\d\d of the 0\.60 that it wants\n"
+        r"node actuator: best-effort pods may use \d+m? of \d+ CPUs?\n"
+        r"  bursty-api    uses \d+m\n"
+        r"  batch-crunch  uses \d+m of the 600m that it wants\n"
     )
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(180) == 0, run.text

@@ -201,13 +201,13 @@ def test_unknown_usage_of_a_pod_is_a_dash() -> None:
 
 def test_suppression_lines_have_the_limit_and_both_usages() -> None:
     assert suppression_lines(Suppression(2, 0.379, 0.804, 0.376)) == [
-        "node actuator: best-effort pods may use 0.38 of 2 CPUs",
-        "  bursty-api    uses 0.80",
-        "  batch-crunch  uses 0.38 of the 0.60 that it wants",
+        "node actuator: best-effort pods may use 379m of 2 CPUs",
+        "  bursty-api    uses 804m",
+        "  batch-crunch  uses 376m of the 600m that it wants",
     ]
     first, _, last = suppression_lines(Suppression(1, None, None, None))
     assert first == "node actuator: best-effort pods have no limit yet"
-    assert last == "  batch-crunch  uses - of the 0.60 that it wants"
+    assert last == "  batch-crunch  uses - of the 600m that it wants"
     assert suppression_lines(None) == []
 
 
@@ -336,8 +336,8 @@ def test_a_terminal_shows_the_limit_of_best_effort_pods_below_the_table() -> Non
     screen.show_nodes(Table(), 1_700_000_000.0, "5 s", Suppression(2, 0.38, 0.8, 0.38))
     screen.close()
     text = output.getvalue()
-    assert text.index("no node has published") < text.index("may use 0.38 of 2 CPUs")
-    assert text.index("bursty-api    uses 0.80") < text.index("5 s; Ctrl-C ends it")
+    assert text.index("no node has published") < text.index("may use 380m of 2 CPUs")
+    assert text.index("bursty-api    uses 800m") < text.index("5 s; Ctrl-C ends it")
 
 
 def test_a_terminal_screen_breaks_no_command() -> None:

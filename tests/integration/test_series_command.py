@@ -53,18 +53,18 @@ async def test_series_shows_usage_of_a_node_and_its_pods(kafka: KafkaSettings) -
     head, *rows, _, cpu, memory, missing = shown.stdout.splitlines()
     assert head.split() == ["END", "CPU", "P95", "MAX", "MEMORY", "P95", "MAX", "SEEN"]
     assert [row.split()[:4] for row in rows] == [
-        [format_time(end / 1000), f"{at:.3f}", f"{2 * at:.3f}", "-"]
+        [format_time(end / 1000), f"{at}000m", f"{2 * at}000m", "-"]
         for at, end in enumerate(ends) if at
     ]  # fmt: skip
-    assert rows[0].split()[4:] == ["1024.0", "-", "2048.0", "90%"]
-    assert cpu == (
-        "CPU, cores: avg 2.500, p50 2.000, p90 3.000, p95 3.000, p99 3.000, max 4.000 of 4 windows"
+    assert rows[0].split()[4:] == ["1.0Gi", "-", "2.0Gi", "90%"]
+    assert (
+        cpu == "CPU: avg 2500m, p50 2000m, p90 3000m, p95 3000m, p99 3000m, max 4000m of 4 windows"
     )
-    assert memory.startswith("memory, MiB: avg 1024.0")
+    assert memory.startswith("memory: avg 1.0Gi")
     assert missing == "windows missing in between: 1"
 
     shown = await typed(kafka, "series", "node-1", "--pod", "shop/web-0", "--since", "70s")
-    assert [line.split()[1] for line in shown.stdout.splitlines()[1:3]] == ["3.500", "4.500"]
+    assert [line.split()[1] for line in shown.stdout.splitlines()[1:3]] == ["3500m", "4500m"]
     by_uid = await typed(kafka, "series", "node-1", "--pod-uid", "u1", "--since", "70s")
     assert by_uid.stdout == shown.stdout
     first, last = (format_time(end / 1000) for end in (ends[0], ends[1]))

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.processors.explain.quantity_text import UNKNOWN, format_bytes, format_cpu
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model import cold_start, moments
 from pipeline.processors.model.entity_models import NEVER
@@ -22,7 +23,7 @@ from pipeline.times import format_time
 _TITLES: Final = (
     "ENTITY", "PROFILE", "FIRST", "LAST", "RESOURCE", "SAMPLES", "BUCKETS", "MEAN", "STDEV",
 )  # fmt: skip
-_UNITS: Final = ("cores", "bytes")
+_FORMATS: Final = (format_cpu, format_bytes)
 
 
 class _Models(NamedTuple):
@@ -87,14 +88,10 @@ def peaks_table(peaks: NodePeaks) -> list[str]:
         for r, resource in enumerate(RESOURCES):
             if peaks.samples[row, r] > 0:
                 values = [answer.peaks[row, r] for answer in peaks.predictors.values()]
-                grid.append([entity, resource, *(_amount(value, _UNITS[r]) for value in values)])
-    unused = zip(peaks.reclaimable.amount, ("millicores", "bytes"), strict=True)
-    amounts = ", ".join(_amount(value, unit) for value, unit in unused)
+                grid.append([entity, resource, *map(_FORMATS[r], values)])
+    millicores, size = peaks.reclaimable.amount
+    amounts = f"cpu {format_cpu(millicores / 1000)}, memory {format_bytes(size)}"
     return [*align_columns(grid), f"prod leaves unused, by {peaks.decides}: {amounts}"]
-
-
-def _amount(value: float, unit: str) -> str:
-    return "unknown" if np.isnan(value) else f"{value:.6g} {unit}"
 
 
 def names_of(state: ModelState) -> tuple[str, ...]:
@@ -130,8 +127,8 @@ def _lines(models: _Models, row: int) -> Iterable[list[str]]:
             resource,
             str(models.samples[row, r]) if known else "none",
             str(models.buckets[row, r]) if known else "-",
-            f"{mean:.6g} {_UNITS[r]}" if known else "-",
-            f"{stdev:.6g} {_UNITS[r]}" if known else "-",
+            _FORMATS[r](mean) if known else UNKNOWN,
+            _FORMATS[r](stdev) if known else UNKNOWN,
         ]
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.processors.arrays import IntArray
+from pipeline.processors.explain.quantity_text import UNKNOWN, format_bytes, format_cpu
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.report.cluster_report import ClusterReport, Waste
@@ -20,17 +21,13 @@ MOST_ROWS: Final = 10
 _TITLES: Final = {
     "pool": "Node pools", "node": "Nodes", "workload": "Workloads",
 }  # fmt: skip
-_GIBIBYTE: Final = 2.0**30
-UNKNOWN: Final = "-"
 AMOUNT_COLUMNS: Final = 6
 """Columns of a resource in the table of a level."""
 
 
 def amount(value: float, r: int) -> str:
-    """Cores or Gi; `-` is unknown."""
-    if math.isnan(value):
-        return UNKNOWN
-    return f"{value / 1000:,.2f}" if r == 0 else f"{value / _GIBIBYTE:,.1f}Gi"
+    """Millicores or bytes as a quantity; `-` is unknown."""
+    return format_cpu(value / 1000) if r == 0 else format_bytes(value)
 
 
 def share(value: float, whole: float) -> str:

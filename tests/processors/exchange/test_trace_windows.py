@@ -94,7 +94,7 @@ def test_a_time_and_a_column_of_usage_are_enough() -> None:
     lines = peaks_table(peaks)
     assert lines[0].split() == ["ENTITY", "RESOURCE", "PERCENTILE", "NSIGMA-V1"]
     assert [line.split()[:2] for line in lines[1:3]] == [["node", "cpu"], ["system", "cpu"]]
-    assert lines[-1] == "prod leaves unused, by percentile: unknown, unknown"
+    assert lines[-1] == "prod leaves unused, by percentile: cpu -, memory -"
 
 
 def test_times_may_be_timestamps_and_windows_may_be_missing() -> None:

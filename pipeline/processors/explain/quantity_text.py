@@ -1,4 +1,7 @@
-"""Format ages, cores, bytes and percents for tables; unknown (None or NaN) is `-`, never 0."""
+"""Format ages, CPU, bytes and percents for people; unknown (None or NaN) is `-`, never 0.
+
+CPU and bytes are quantities of Kubernetes, rounded. JSON has numbers, with the unit in the name.
+"""
 
 import math
 
@@ -20,11 +23,15 @@ def format_age(seconds: float | None) -> str:
     return f"{whole // 3600}h" if whole < 172_800 else f"{whole // 86_400}d"
 
 
-def format_cores(cores: float | None) -> str:
-    """Cores with two decimals."""
+def format_cpu(cores: float | None) -> str:
+    """Millicores as `kubectl top` shows them, from 100 cores whole cores.
+
+    >>> format_cpu(1.5), format_cpu(16.0), format_cpu(640.4)
+    ('1500m', '16000m', '640')
+    """
     if cores is None or math.isnan(cores):
         return UNKNOWN
-    return f"{cores:.2f}" if cores < 1000 else f"{cores:.4g}"
+    return f"{cores * 1000:.0f}m" if abs(cores) < 99.9995 else f"{cores:.0f}"
 
 
 def format_bytes(amount: float | None) -> str:
@@ -37,10 +44,10 @@ def format_bytes(amount: float | None) -> str:
         return UNKNOWN
     for unit in ("Mi", "Gi", "Ti", "Pi"):
         amount /= 1024 if unit != "Mi" else 1024**2
-        if amount < 999.5 or unit == "Pi":
+        if abs(amount) < 999.5 or unit == "Pi":
             break
-    digits = 0 if unit == "Mi" or amount >= 99.95 else 1
-    return f"{amount:.{digits}f}{unit}" if amount < 1e6 else f"{amount:.3g}{unit}"
+    digits = 0 if unit == "Mi" or abs(amount) >= 99.95 else 1
+    return f"{amount:.{digits}f}{unit}" if abs(amount) < 1e6 else f"{amount:.3g}{unit}"
 
 
 def format_percent(percent: float | None) -> str:

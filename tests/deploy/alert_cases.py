@@ -32,13 +32,14 @@ def _gauge(series: str, firing: float, quiet: float = 0.0) -> Case:
 
 
 def _counter(series: str) -> Case:
-    """Fires while it grows, and when it begins, and not while it has a value from long ago."""
+    """Fires while it grows, and when it begins, also beside one of another process that counted
+    before, and not while it has a value from long ago, even if Prometheus was away."""
     growing = f"7x{MINUTES - 10} 7+1x9"
     beginning = f"_x{MINUTES - 10} 1x9"
-    other = series.replace('="a"', '="b"').replace("undecodable", "oversized")
-    if other == series:  # it has no labels, and begins at 0
-        return Case({series: growing}, {series: _constant(7)})
-    return Case({series: growing, other: beginning}, {series: _constant(7)}, 2)
+    other = series.replace("undecodable", "oversized").replace("}", ',instance="%s"}')
+    first, second = other % "a", other % "b"
+    quiet = {series: f"7x{MINUTES - 40} _x30 7x9"}
+    return Case({series: growing, first: _constant(7), second: beginning}, quiet, 2)
 
 
 def _behind(series: str, seconds: float) -> str:
@@ -160,7 +161,19 @@ CASES: Final[Mapping[str, Case]] = {
     "SpringtideRecordsRefused": _counter(
         'springtide_refused_records_total{job="springtide-extender",source="pods",reason="undecodable"}'
     ),
-    "SpringtideWindowsLost": _counter("springtide_worker_lost_windows_total"),
+    "SpringtideWindowsLost": Case(
+        {
+            'springtide_worker_lost_windows_total{instance="a"}': f"0x{MINUTES - 10} 7x9",
+            # Lost at its start, before the first scrape.
+            'springtide_worker_lost_windows_total{instance="b"}': f"_x{MINUTES - 10} 7x9",
+        },
+        {
+            'springtide_worker_lost_windows_total{instance="a"}': f"0x{MINUTES - 10} 0x9",
+            'springtide_worker_lost_windows_total{instance="b"}': f"_x{MINUTES - 10} 0x9",
+            'springtide_worker_lost_windows_total{instance="c"}': _constant(7),
+        },
+        2,
+    ),
     "SpringtideSecondExporter": Case(
         {'springtide_worker_windows_total{status="second_exporter"}': f"_x{MINUTES - 10} 1x9"},
         {
@@ -200,13 +213,21 @@ CASES: Final[Mapping[str, Case]] = {
     "SpringtideExtenderBlind": Case(
         {
             'springtide_table_connected{instance="a"}': _constant(0),
+            'springtide_table_nodes{instance="b"}': _constant(9),
             'springtide_table_newest_window_age_seconds{instance="b"}': _constant(300),
+            # No window is known.
+            'springtide_table_nodes{instance="c"}': _constant(9),
+            'springtide_table_newest_window_age_seconds{instance="c"}': " ".join(["NaN"] * MINUTES),
         },
         {
             'springtide_table_connected{instance="a"}': _constant(1),
+            'springtide_table_nodes{instance="a"}': _constant(9),
             'springtide_table_newest_window_age_seconds{instance="a"}': _constant(40),
+            # There are no nodes.
+            'springtide_table_nodes{instance="b"}': _constant(0),
+            'springtide_table_newest_window_age_seconds{instance="b"}': " ".join(["NaN"] * MINUTES),
         },
-        2,
+        3,
     ),
     "SpringtideExtenderErrors": Case(
         {'springtide_extender_requests_total{verb="filter",status="503"}': f"0+1x{MINUTES}"},

@@ -303,6 +303,11 @@ def test_prometheus_and_grafana_get_the_files_of_monitoring(default: list[Any]) 
         assert found["spec"] == yaml.safe_load(file.read_text())["spec"]
         assert found["metadata"]["namespace"] == "elsewhere"
         assert found["metadata"]["labels"]["team"] == "a"
+    by_tls = rendered(*values, "extender.tls.secretName=extender-tls")
+    endpoints = object_of(by_tls, "PodMonitor", "springtide")["spec"]["podMetricsEndpoints"]
+    assert {each["port"]: each.get("scheme") for each in endpoints} == {
+        "metrics": None, "http": "https",
+    }  # fmt: skip
     dashboards = object_of(objects, "ConfigMap", "springtide-dashboards")
     assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
     files = [*(CHART / "monitoring/dashboards").iterdir()]

@@ -2,16 +2,17 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import click
+import yaml
 
 from pipeline.agents.recommendation_agent import Places, read_recommendations
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
-from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.errors import NotReadyError, RecordError, UsageError
 from pipeline.kafka.client import client_options, translated_errors
@@ -20,6 +21,8 @@ from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model.model_config import RESOURCES
+from pipeline.processors.recommendation_objects import koordinator_object, vpa_object
+from pipeline.processors.recommendation_records import savings
 from pipeline.settings import Settings
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.recommendations import RecommendationRecord, ResourceList
@@ -28,6 +31,7 @@ from pipeline.topics.workloads import Workload
 
 _HEADERS: Final = (
     "WORKLOAD", "RESOURCE", "LOWER", "TARGET", "UPPER", "DAYS", "PODS", "SEEN", "SAMPLES", "AS-OF",
+    "REQUESTED", "SAVES",
 )  # fmt: skip
 _COLUMN_HELP: Final = {
     "Columns": [
@@ -36,6 +40,8 @@ _COLUMN_HELP: Final = {
         ("DAYS", "Length of the history."),
         ("PODS, SEEN", "Pods of today, and pods that the history has."),
         ("AS-OF", "End of the newest window with a sample."),
+        ("REQUESTED", "Requests of all pods that have not ended and are not being deleted."),
+        ("SAVES", "What TARGET would save of REQUESTED; negative: it would cost."),
     ]
 }
 _MAX_SIMILAR: Final = 3
@@ -74,9 +80,9 @@ class WorkloadFilter:
     tables=_COLUMN_HELP,
 )
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
-@output_option
+@output_formats("vpa", help=", vpa are objects VerticalPodAutoscaler")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
-def command(settings: Settings, workload: str | None, as_json: bool) -> None:
+def command(settings: Settings, workload: str | None, output: str) -> None:
     """Show the requests recommended for the pods of WORKLOAD, or of every workload.
 
     A worker recommends as the Vertical Pod Autoscaler does: quantiles of the usage of all pods of a
@@ -88,12 +94,16 @@ def command(settings: Settings, workload: str | None, as_json: bool) -> None:
       springtide recommend
       springtide recommend StatefulSet/shop/db
       springtide recommend shop/db -o json | jq '.items[].recommendation'
+      springtide recommend Deployment/shop/web -o vpa
     """
     selected = None if workload is None else WorkloadFilter(workload)
     silence_logs(settings, "aiokafka")
     records = run_requests(settings.kafka, read_records(settings, selected))
-    if as_json:
+    if output == "json":
         click.echo(json.dumps({"items": [item_document(record) for record in records]}, indent=2))
+    elif output == "vpa":
+        objects = [vpa_object(record) for record in records]
+        click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
     elif records:
         print_lines(table_lines(records))
     if not records:
@@ -145,6 +155,7 @@ def table_lines(records: Iterable[RecommendationRecord]) -> Iterator[str]:
 def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
     for container in record.recommendation.container_recommendations:
         lists = container.lower_bound, container.target, container.upper_bound
+        saved = savings(record)
         for resource in RESOURCES:
             yield [
                 str(_workload(record)),
@@ -155,32 +166,24 @@ def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
                 str(record.pods_seen),
                 str(record.samples),
                 record.as_of,
+                _amount(resource, record.requested),
+                _amount(resource, saved, math.floor),
             ]
 
 
-def _amount(resource: str, amounts: ResourceList) -> str:
+def _amount(resource: str, amounts: ResourceList, whole: Callable[[float], int] = math.ceil) -> str:
     quantity = amounts.get(resource, "-")
-    is_bytes = resource == "memory" and quantity.isdecimal()
-    return f"{math.ceil(int(quantity) / 2**20)}Mi" if is_bytes else quantity
+    is_bytes = resource == "memory" and quantity.removeprefix("-").isdecimal()
+    return f"{whole(int(quantity) / 2**20)}Mi" if is_bytes else quantity
 
 
 def item_document(record: RecommendationRecord) -> dict[str, Any]:
     """Return the JSON item of a workload.
 
     `recommendation` has the form of a VerticalPodAutoscaler's status, `koordinator` that of a
-    Recommendation of Koordinator. Both are for a pod as a whole.
+    Recommendation of Koordinator. Both are for a pod as a whole. `saves` is for all replicas.
     """
     document: dict[str, Any] = json.loads(encode_json(record))
-    containers = record.recommendation.container_recommendations
-    document["koordinator"] = {
-        "apiVersion": "analysis.koordinator.sh/v1alpha1",
-        "kind": "Recommendation",
-        "metadata": {"namespace": record.namespace, "name": record.name},
-        "spec": {
-            "target": {
-                "type": "workload", "workload": {"kind": record.kind, "name": record.name},
-            }
-        },
-        "status": {"containerStatuses": [{"resources": each.target} for each in containers]},
-    }  # fmt: skip
+    document["saves"] = savings(record)
+    document["koordinator"] = koordinator_object(record)
     return document

@@ -46,6 +46,7 @@ loop for more than some milliseconds."""
 _FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
 _SUM_COLUMNS: Final = {
     **COLUMNS, "present": Column((), "<i8"), "observed_ms": Column((), "<i8"),
+    "replicas": Column((), "<i8"), "requested": Column((2,)),
 }  # fmt: skip
 
 
@@ -61,12 +62,17 @@ class Advice(NamedTuple):
 class Recommendation(NamedTuple):
     """The recommendation for each pod of a workload.
 
-    `pods` were listed in the last window of their nodes, `pods_seen` ever had a model. `samples`
-    are those of cpu, `history_days` the confidence in them. `last_ms` is the end of the newest
-    window with a sample.
+    `pods` were listed in the last window of their nodes, `pods_seen` ever had a model. `replicas`
+    are the pods that have not ended and are not being deleted, `requested_millicores` and
+    `requested_bytes` what they request together, NaN if that of one is unknown. `samples` are those
+    of cpu, `history_days` the confidence in them. `last_ms` is the end of the newest window with a
+    sample.
     """
 
     workload: Workload
+    replicas: int
+    requested_millicores: float
+    requested_bytes: float
     pods: int
     pods_seen: int
     samples: int
@@ -107,6 +113,7 @@ class WorkloadSums:
         values = kept.unpack(models.columns, count)
         kept.grow(count)
         kept.write(np.arange(count), values)
+        present = _present(state, count)
         positions = [
             position
             for position, workload in enumerate(state.workloads)
@@ -130,7 +137,9 @@ class WorkloadSums:
         totals.samples[rows] += samples
         totals.store["observed_ms"][rows] += samples[:, 0] * state.window_ms
         totals.store["pods"][rows] += kept["pods"][own]
-        totals.store["present"][rows] += _present(state)[own]
+        totals.store["present"][rows] += present.pods[own]
+        totals.store["replicas"][rows] += present.replicas[own]
+        totals.store["requested"][rows] += present.requested[own]
         first, last = columns["first_ms"][own], columns["last_ms"][own]
         before = totals.first_ms[rows]
         earliest = np.where(before == NEVER, first, np.minimum(before, first))
@@ -161,6 +170,8 @@ class WorkloadSums:
         # Without a target both bounds are unknown, too.
         known = ~(np.isnan(cpu[:, 1]) & np.isnan(memory[:, 1]))
         columns = (
+            models.store["replicas"][rows].tolist(),
+            *models.store["requested"][rows].T.tolist(),
             models.store["present"][rows].tolist(),
             models.store["pods"][rows].tolist(),
             models.samples[rows, 0].tolist(),
@@ -223,9 +234,32 @@ def bounds(
     return np.maximum(lower, floor), np.maximum(target, floor), np.maximum(upper, floor)
 
 
-def _present(state: state_codec.ModelState) -> IntArray:
-    """The number of pods in the last window by workload of `state`."""
-    listed = state_codec.unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
-    pods = len(ENTITIES) + len(state.uids)
-    places = state_codec.unpack(state.pod_workloads, "<i4", pods)[len(ENTITIES) + listed]
-    return np.bincount(places[places >= 0], minlength=len(state.workloads))
+class _Present(NamedTuple):
+    """Of n workloads of a node: the pods of its last window (n,), the replicas among them (n,), and
+    what these request together in millicores and bytes (n, 2), NaN if that of one is unknown."""
+
+    pods: IntArray
+    replicas: IntArray
+    requested: FloatArray
+
+
+def _present(state: state_codec.ModelState, count: int) -> _Present:
+    """The pods in the last window by workload of `state`, which has `count` workloads.
+
+    Raises CheckpointError for columns that differ in length.
+    """
+    pods = len(state.listed) // 4
+    listed = state_codec.unpack(state.listed, "<u4", pods).astype(np.int64)
+    places = state_codec.unpack(state.pod_workloads, "<i4", len(ENTITIES) + len(state.uids))
+    places = places[len(ENTITIES) + listed]
+    requests = state_codec.unpack(state.requests, "<f8", pods, len(RESOURCES))
+    is_active = state_codec.unpack(state.active, "<u1", pods) != 0
+    has_workload = places >= 0
+    replicas = places[has_workload & is_active]
+    requested = np.zeros((count, len(RESOURCES)))
+    np.add.at(requested, replicas, requests[has_workload & is_active])
+    return _Present(
+        np.bincount(places[has_workload], minlength=count),
+        np.bincount(replicas, minlength=count),
+        requested,
+    )

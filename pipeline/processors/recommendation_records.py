@@ -1,7 +1,9 @@
-"""Recommendations as records of `springtide.recommendations`, in the terms of a VPA's status."""
+"""Recommendations as records of `springtide.recommendations`, in the terms of a VPA's status, and
+what they would save."""
 
 import math
 
+from pipeline.errors import InvalidRecordError
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.recommendation import Recommendation
 from pipeline.times import format_time
@@ -11,6 +13,7 @@ from pipeline.topics.recommendations import (
     RecommendationRecord,
     ResourceList,
 )
+from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 
 def recommendation_record(recommendation: Recommendation) -> RecommendationRecord:
@@ -33,8 +36,35 @@ def recommendation_record(recommendation: Recommendation) -> RecommendationRecor
         pods_seen=recommendation.pods_seen,
         samples=recommendation.samples,
         history_days=round(recommendation.history_days, 4),
+        replicas=recommendation.replicas,
+        requested=_resource_list(
+            {
+                "cpu": recommendation.requested_millicores / 1000,
+                "memory": recommendation.requested_bytes,
+            }
+        ),
         recommendation=PodRecommendation(container_recommendations=(container,)),
     )
+
+
+def savings(record: RecommendationRecord) -> ResourceList:
+    """What all replicas together would request less with the target; negative: more.
+
+    Requests of the replicas - target * replicas, in whole millicores or bytes. A resource is
+    missing if a request or the target is unknown, or is not a quantity.
+    """
+    if record.replicas is None:
+        return {}
+    saved = {}
+    for container in record.recommendation.container_recommendations:
+        for name in record.requested.keys() & container.target.keys() & {*RESOURCES}:
+            amount = millicores if name == "cpu" else whole_bytes
+            try:
+                requested, target = amount(record.requested[name]), amount(container.target[name])
+            except InvalidRecordError:
+                continue
+            saved[name] = f"{requested - target * record.replicas}{'m' * (name == 'cpu')}"
+    return saved
 
 
 def _resource_list(amounts: dict[str, float]) -> ResourceList:

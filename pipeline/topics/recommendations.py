@@ -48,6 +48,9 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
     pods_seen: Pods that ever ran on a node, as long as the workload has a model there.
     samples: Samples of cpu.
     history_days: Length of the history, by which the bounds widen.
+    replicas: Those of `pods` that have not ended and are not being deleted; null if unknown.
+    requested: What `replicas` request together; a resource is missing if the request of one of them
+        is unknown.
     recommendation: The recommendation.
     """
 
@@ -59,4 +62,6 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
     pods_seen: int
     samples: int
     history_days: float
+    replicas: int | None = None
+    requested: ResourceList = msgspec.field(default_factory=dict)
     recommendation: PodRecommendation

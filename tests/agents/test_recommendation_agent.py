@@ -111,7 +111,8 @@ async def test_workload_of_a_departed_node_stays_for_eight_days() -> None:
     await owner.apply()
     await owner.round()
     await publish(broker)
-    assert records(broker) == {WEB: replace(before, pods=0)}
+    nothing = {"cpu": "0m", "memory": "0"}
+    assert records(broker) == {WEB: replace(before, pods=0, replicas=0, requested=nothing)}
     log.window("b", skip=9 * 86_400 // 5)
     await owner.apply()
     await owner.round()

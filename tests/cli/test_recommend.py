@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from pipeline.cli import recommend
 from pipeline.cli.main import cli
+from pipeline.processors.recommendation_objects import vpa_object
 from pipeline.topics.codec import encode_json
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
@@ -21,7 +23,7 @@ def record(kind: str, name: str, **amounts: dict[str, str]) -> RecommendationRec
     container = ContainerRecommendation(uncapped_target=given["target"], **given)
     return RecommendationRecord(
         namespace="shop", kind=kind, name=name, as_of="2023-11-14T22:13:30Z", pods=0, pods_seen=12,
-        samples=30, history_days=1.25,
+        samples=30, history_days=1.25, replicas=2, requested={"cpu": "800m", "memory": "734003200"},
         recommendation=PodRecommendation(container_recommendations=(container,)),
     )  # fmt: skip
 
@@ -61,7 +63,10 @@ def test_table_has_two_lines_per_workload(monkeypatch: pytest.MonkeyPatch) -> No
     assert [cpu[name] for name in ("DAYS", "PODS", "SEEN", "SAMPLES", "AS-OF")] == [
         "1.2", "0", "12", "30", "2023-11-14T22:13:30Z",
     ]  # fmt: skip
-    assert {unknown[name] for name in ("LOWER", "TARGET", "UPPER")} == {"-"}
+    assert {unknown[name] for name in ("LOWER", "TARGET", "UPPER", "SAVES")} == {"-"}
+    assert [cpu[name] for name in ("REQUESTED", "SAVES")] == ["800m", "-200m"]
+    # 700Mi - 2 * (250Mi + 1 byte), rounded down: a table promises no more than is saved.
+    assert [memory[name] for name in ("REQUESTED", "SAVES")] == ["700Mi", "199Mi"]
 
 
 def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
@@ -76,6 +81,7 @@ def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
         ]
     }  # fmt: skip
     assert (document["as_of"], document["pods"]) == ("2023-11-14T22:13:30Z", 0)
+    assert document["saves"] == {"cpu": "-200m", "memory": str(734003200 - 2 * 262144001)}
     assert document["koordinator"] == {
         "apiVersion": "analysis.koordinator.sh/v1alpha1",
         "kind": "Recommendation",
@@ -85,6 +91,15 @@ def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
         },
         "status": {"containerStatuses": [{"resources": target}]},
     }
+
+
+def test_vpa_prints_an_object_for_each_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = typed(monkeypatch, "-o", "vpa")
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    assert [*yaml.safe_load_all(result.stdout)] == [vpa_object(WEB), vpa_object(HOSTILE)]
+    result = typed(monkeypatch, "-o", "vpa", values=[])
+    assert (result.exit_code, result.stdout) == (4, "")
 
 
 @pytest.mark.parametrize("name", ["shop/web", "Deployment/shop/web", "deployment/shop/web"])

@@ -4,6 +4,7 @@ import json
 from functools import partial
 from typing import Any
 
+import yaml
 from aiokafka import AIOKafkaProducer
 
 from pipeline.agents.ownership import Ownership
@@ -70,7 +71,10 @@ async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
     await put_windows(kafka, 30, 36, "other")
     await publish(kafka)
     at_zero = await shown(kafka)
-    assert at_zero == before | {"pods": 0}
+    nothing = {"cpu": "0m", "memory": "0"}
+    assert at_zero == before | {
+        "pods": 0, "replicas": 0, "requested": nothing, "saves": nothing,
+    }  # fmt: skip
 
     await put_windows(kafka, 36, 42, "web")
     await publish(kafka)
@@ -82,6 +86,14 @@ async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
         for name in ("lowerBound", "target", "upperBound")
     )
     assert lower <= target <= upper
+    assert back["replicas"] == 1
+    requested = int(back["requested"]["cpu"].removesuffix("m"))
+    assert back["saves"]["cpu"] == f"{requested - target}m"
+
+    result = await typed(kafka, "recommend", "Deployment/shop/web", "-o", "vpa")
+    vpa = yaml.safe_load(result.output)
+    assert vpa["spec"]["targetRef"]["name"] == "web"
+    assert vpa["status"]["recommendation"] == back["recommendation"]
 
     result = await typed(kafka, "recommend")
     assert [line.split()[0] for line in result.output.splitlines()] == [

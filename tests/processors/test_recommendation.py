@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.errors import CheckpointError
 from pipeline.processors import recommendation
@@ -21,6 +23,12 @@ from pipeline.processors.recommendation import (
     Recommendation,
     WorkloadSums,
     bounds,
+)
+from pipeline.processors.recommendation_records import recommendation_record, savings
+from pipeline.topics.recommendations import (
+    ContainerRecommendation,
+    PodRecommendation,
+    RecommendationRecord,
 )
 from pipeline.topics.workloads import NO_WORKLOAD, Workload
 from tests.processors.model.test_workload_models import DAY, DB, HOUR, WEB, SlowWorkload
@@ -157,6 +165,65 @@ def test_history_counts_observed_time_only() -> None:
     assert recommended(states(windows_of(sparse)))[WEB].history_days == 2 / DAY
     dense = [(end, "a", uid, 1.0, GIB) for end in range(DAY + 1) for uid in "pq"]
     assert recommended(states(windows_of(dense)))[WEB].history_days == 1.0
+
+
+# -- requests
+
+
+def test_requests_of_pods_that_stay_are_added_over_nodes() -> None:
+    """Neither ended pods nor those being deleted will request what is recommended."""
+    pods = {
+        "a": [Pod("p", (1.0, GIB), requests=(500.0, GIB)),
+              Pod("leaving", (1.0, GIB), active=False),
+              Pod("ended", (1.0, GIB), active=False, ended=True)],
+        "b": [Pod("q", (1.0, GIB), requests=(700.0, 0.0)), Pod("other", (1.0, GIB))],
+    }  # fmt: skip
+    windows = [window(1, of_node, node=node) for node, of_node in pods.items()]
+    windows[0].pod_workloads = [WEB] * 3
+    windows[1].pod_workloads = [WEB, DB]
+    for order in ("ab", "ba"):
+        web = recommended(states(windows), [*order])[WEB]
+        assert (web.replicas, web.requested_millicores, web.requested_bytes) == (2, 1200.0, GIB)
+        assert web.pods == 4
+
+
+def test_one_unknown_request_makes_the_sum_unknown() -> None:
+    pods = [Pod("p", (1.0, GIB)), Pod("q", (1.0, GIB), requests=(math.nan, GIB))]
+    (each,) = [window(1, pods)]
+    each.pod_workloads = [WEB, WEB]
+    web = recommended(states([each]))[WEB]
+    assert web.replicas == 2
+    assert math.isnan(web.requested_millicores)
+    assert web.requested_bytes == 2 * GIB
+    record = recommendation_record(web)
+    assert record.requested == {"memory": str(2 << 30)}
+    assert [*savings(record)] == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "saved"),
+    [
+        ({}, {"cpu": "1000m", "memory": "-300000000"}),
+        ({"replicas": 0, "requested": {"cpu": "0m", "memory": "0"}}, {"cpu": "0m", "memory": "0"}),
+        ({"replicas": None}, {}),
+        ({"requested": {"cpu": "2"}}, {"cpu": "1000m"}),
+        ({"requested": {"cpu": "much", "memory": "0"}}, {"memory": "-600000000"}),
+    ],
+)  # fmt: skip
+def test_savings_are_requests_less_targets_of_all_replicas(
+    changes: dict[str, Any], saved: dict[str, str]
+) -> None:
+    target = {"cpu": "500m", "memory": "300000000"}
+    container = ContainerRecommendation(
+        target=target, lower_bound={}, upper_bound={}, uncapped_target=target
+    )
+    record = RecommendationRecord(
+        namespace="shop", kind="Deployment", name="web", as_of="2023-11-14T22:13:30Z", pods=3,
+        pods_seen=3, samples=1, history_days=1.0, replicas=2,
+        requested={"cpu": "2000m", "memory": "300000000"},
+        recommendation=PodRecommendation(container_recommendations=(container,)),
+    )  # fmt: skip
+    assert savings(replace(record, **changes)) == saved
 
 
 # -- what is unknown

@@ -430,7 +430,7 @@ WAKE_UP = WakeUpRecord(node="node-1", at="2023-11-14T22:14:00Z", pod="shop/web-0
 _TARGET = {"cpu": "500m", "memory": "262144000"}
 RECOMMENDATION = RecommendationRecord(
     namespace="shop", kind="Deployment", name="web", as_of="2023-11-14T22:13:30Z", pods=3,
-    pods_seen=12, samples=2880, history_days=0.5,
+    pods_seen=12, samples=2880, history_days=0.5, replicas=2, requested={"cpu": "2000m"},
     recommendation=PodRecommendation(container_recommendations=(
         ContainerRecommendation(
             target=_TARGET, lower_bound={"cpu": "250m", "memory": "262144000"},

@@ -1,0 +1,82 @@
+"""Recommendations as objects of Kubernetes: a VerticalPodAutoscaler, Koordinator's Recommendation.
+
+Both describe containers. The exporter measures pods, so both have one entry without the name of a
+container, for the pod as a whole.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from pipeline.topics.recommendations import RecommendationRecord
+
+VPA_API_VERSION: Final = "autoscaling.k8s.io/v1"
+RECOMMENDER: Final = "springtide"
+"""The recommender that a VerticalPodAutoscaler names. The autoscaler's own recommender leaves the
+status of such an object alone."""
+
+_API_VERSIONS: Final = {
+    "CronJob": "batch/v1",
+    "DaemonSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "ReplicaSet": "apps/v1",
+    "ReplicationController": "v1",
+    "Rollout": "argoproj.io/v1alpha1",
+    "StatefulSet": "apps/v1",
+}
+_SCOPE: Final = "for the pod as a whole, because usage is measured per pod"
+
+
+def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
+    """The VerticalPodAutoscaler of a workload, which recommends and changes no pod (mode `Off`).
+
+    Its name has a prefix, so that it never replaces an autoscaler of the same workload. The
+    `apiVersion` of a kind that is not well-known is missing.
+    """
+    containers = [
+        msgspec.to_builtins(each) for each in record.recommendation.container_recommendations
+    ]
+    target = {"kind": record.kind, "name": record.name}
+    if record.kind in _API_VERSIONS:
+        target = {"apiVersion": _API_VERSIONS[record.kind], **target}
+    return {
+        "apiVersion": VPA_API_VERSION,
+        "kind": "VerticalPodAutoscaler",
+        "metadata": {
+            "namespace": record.namespace,
+            "name": f"{RECOMMENDER}-{record.kind.lower()}-{record.name}",
+        },
+        "spec": {
+            "targetRef": target,
+            "updatePolicy": {"updateMode": "Off"},
+            "recommenders": [{"name": RECOMMENDER}],
+        },
+        "status": {
+            "conditions": [
+                {
+                    "type": "RecommendationProvided",
+                    "status": "True",
+                    "message": f"{_SCOPE}; as of {record.as_of}, with "
+                    f"{record.history_days:.1f} days of history",
+                }
+            ],
+            "recommendation": {"containerRecommendations": containers},
+        },
+    }
+
+
+def koordinator_object(record: RecommendationRecord) -> dict[str, Any]:
+    """The workload's `Recommendation` of Koordinator."""
+    containers = record.recommendation.container_recommendations
+    return {
+        "apiVersion": "analysis.koordinator.sh/v1alpha1",
+        "kind": "Recommendation",
+        "metadata": {"namespace": record.namespace, "name": record.name},
+        "spec": {
+            "target": {
+                "type": "workload", "workload": {"kind": record.kind, "name": record.name},
+            }
+        },
+        "status": {"containerStatuses": [{"resources": each.target} for each in containers]},
+    }  # fmt: skip

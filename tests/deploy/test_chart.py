@@ -184,6 +184,13 @@ def test_secrets_are_named_and_not_contained(everything: list[Any]) -> None:
         "settings.actuator.mode=akt",
         "settings.kafka.partitions=many",
         "extender.replicas=0",
+        # Probes would name a port that is not open.
+        "settings.worker.metrics_port=0",
+        "settings.extender.port=0",
+        # The API server takes texts alone.
+        "nodeSelector.pool=true",
+        # Without it the extender would listen by plain HTTP, and take every client.
+        "extender.tls.clientCertificates=true",
         # It has no certificate.
         "webhook.enabled=true",
     ],
@@ -192,6 +199,36 @@ def test_a_wrong_value_is_refused_with_its_name(wrong: str) -> None:
     completed = helm("template", str(CHART), "--set", wrong)
     assert completed.returncode != 0
     assert wrong.partition("=")[0].split(".")[-1] in completed.stderr
+
+
+@pytest.mark.parametrize("namespace", ["123", "1e3", "true", "my-koordinator-system"])
+def test_names_of_release_and_namespace_may_be_any(namespace: str, tmp_path: Path) -> None:
+    """Some look like numbers, and some contain a name that the manifests have."""
+    objects = rendered(*EVERYTHING, "kafka.caSecret=ca-1e3", namespace=namespace, name="123")
+    subjects = [s for o in objects for s in o.get("subjects", [])]
+    assert {s["namespace"] for s in subjects} == {namespace}
+    found = {o["metadata"].get("namespace") for o in objects}
+    assert found == {namespace, "koordinator-system", "default", None}
+    assert {o["metadata"]["labels"]["app.kubernetes.io/instance"] for o in objects} == {"123"}
+    settings = settings_of(objects, "watcher", tmp_path).kubernetes
+    assert (settings.namespace, settings.config_namespace) == (namespace, "koordinator-system")
+    # By default both are the namespace of the release.
+    by_default = rendered(namespace=namespace)
+    assert {o["metadata"].get("namespace") for o in by_default} == {namespace, "default", None}
+    assert settings_of(by_default, "watcher", tmp_path).kubernetes.config_namespace == namespace
+
+
+def test_names_of_secrets_and_volumes_may_look_like_numbers() -> None:
+    names = ("kafka.caSecret", "kafka.userSecret", "extender.tls.secretName", "extender.secret",
+             "archive.existingClaim", "priorityClassName")  # fmt: skip
+    flags = [word for name in names for word in ("--set-string", f"{name}=123")]
+    text = run_helm("template", "s", str(CHART), "--set", "archive.enabled=true", *flags)
+    pods = pods_of([tree for tree in yaml.safe_load_all(text) if tree is not None])
+    volumes = {v["name"]: v for role in ("extender", "archive") for v in pods[role]["volumes"]}
+    for name in ("kafka-ca", "kafka-user", "tls", "secret"):
+        assert volumes[name]["secret"]["secretName"] == "123"
+    assert volumes["archive"]["persistentVolumeClaim"]["claimName"] == "123"
+    assert pods["extender"]["priorityClassName"] == "123"
 
 
 def test_a_setting_restarts_only_the_roles_that_read_it(default: list[Any]) -> None:

@@ -28,6 +28,14 @@ CHART_KEYS: Final = frozenset({
 })  # fmt: skip
 """Settings that the chart decides, or that make no sense in it: values cannot set them."""
 
+_PORT_NAMES: Final = frozenset({"port", "metrics_port"})
+_PORT: Final = {
+    "description": "Port of the container, which its probes and its Service name.",
+    "type": "integer",
+    "minimum": 1,
+}
+"""A role itself could also take any free port, or have none."""
+
 
 def _custom_type(kind: type) -> dict[str, Any]:
     if kind in (Path, Secret):
@@ -53,7 +61,7 @@ def settings_schema() -> tuple[dict[str, Any], dict[str, Any]]:
     }
     for (key, _), schema in zip(fields, schemas, strict=True):
         section, _, name = key.partition(".")
-        properties[section]["properties"][name] = schema
+        properties[section]["properties"][name] = schema | (_PORT if name in _PORT_NAMES else {})
     text = "The settings file of all roles; docs/reference/settings.md describes each key."
     for definition in definitions.values():
         definition["additionalProperties"] = False

@@ -1,6 +1,6 @@
 {{- define "springtide.selector" -}}
 app.kubernetes.io/name: springtide
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .role }}
 {{- end -}}
 
@@ -14,7 +14,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- /* Metadata of the namespaced object springtide-<role>. */ -}}
 {{- define "springtide.metadata" -}}
 name: springtide-{{ .role }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "springtide.labels" . | nindent 2 }}
 {{- end -}}

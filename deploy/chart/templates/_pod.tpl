@@ -33,7 +33,7 @@ tolerations:
   - {operator: Exists}
 {{- else }}
 {{- with .root.Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ quote . }}
 {{- end }}
 nodeSelector: {{ mergeOverwrite (dict "kubernetes.io/os" "linux") .root.Values.nodeSelector | toJson }}
 {{- with .root.Values.tolerations }}
@@ -58,14 +58,14 @@ topologySpreadConstraints:
 terminationGracePeriodSeconds: {{ .grace }}
 containers:
   - name: {{ .role }}
-    image: {{ include "springtide.image" . }}
+    image: {{ include "springtide.image" . | quote }}
     imagePullPolicy: {{ .root.Values.image.pullPolicy }}
     command: {{ .command | default (list "springtide" .role) | toJson }}
     env:
       - {name: SPRINGTIDE_CONFIG, value: /etc/springtide/settings/springtide.yaml}
       {{- if and $kafka.userSecret (dig "kafka" "sasl_mechanism" "" .root.Values.settings) }}
       - name: SPRINGTIDE_KAFKA_SASL_PASSWORD
-        valueFrom: {secretKeyRef: {name: {{ include "springtide.kafkaUser" . }}, key: password}}
+        valueFrom: {secretKeyRef: {name: {{ include "springtide.kafkaUser" . | quote }}, key: password}}
       {{- end }}
       {{- with .env }}
       {{- . | nindent 6 }}
@@ -110,16 +110,16 @@ volumes:
   - {name: tmp, emptyDir: {}}
   {{- end }}
   {{- with $kafka.caSecret }}
-  - {name: kafka-ca, secret: {secretName: {{ . }}}}
+  - {name: kafka-ca, secret: {secretName: {{ quote . }}}}
   {{- end }}
   {{- if include "springtide.hasKafkaCertificate" . }}
-  - {name: kafka-user, secret: {secretName: {{ include "springtide.kafkaUser" . }}}}
+  - {name: kafka-user, secret: {secretName: {{ include "springtide.kafkaUser" . | quote }}}}
   {{- end }}
   {{- if include "springtide.readsSchedulerConfig" . }}
   - {name: scheduler, configMap: {name: springtide-scheduler}}
   {{- end }}
   {{- with .values.secret }}
-  - {name: secret, secret: {secretName: {{ . }}}}
+  - {name: secret, secret: {secretName: {{ quote . }}}}
   {{- end }}
   {{- with .volumes }}
   {{- . | nindent 2 }}

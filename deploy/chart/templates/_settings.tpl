@@ -27,19 +27,19 @@ values, so that the two cannot contradict each other.
 {{- $kafka := $values.kafka -}}
 kafka:
   {{- if $kafka.caSecret }}
-  ssl_ca_file: /etc/springtide/kafka-ca/{{ $kafka.caKey }}
+  ssl_ca_file: {{ printf "/etc/springtide/kafka-ca/%s" $kafka.caKey | quote }}
   {{- end }}
   {{- if $kafka.userSecret }}
   {{- if dig "kafka" "sasl_mechanism" "" $values.settings }}
-  sasl_username: {{ dig "kafka" "sasl_username" "" $values.settings | default (include "springtide.kafkaUser" .) }}
+  sasl_username: {{ dig "kafka" "sasl_username" "" $values.settings | default (include "springtide.kafkaUser" .) | quote }}
   {{- else }}
   ssl_cert_file: /etc/springtide/kafka-user/user.crt
   ssl_key_file: /etc/springtide/kafka-user/user.key
   {{- end }}
   {{- end }}
 kubernetes:
-  namespace: {{ .root.Release.Namespace }}
-  config_namespace: {{ include "springtide.configNamespace" .root }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  config_namespace: {{ include "springtide.configNamespace" .root | quote }}
 exporter:
   cgroup_root: /host/cgroup
   proc_root: /host/proc

@@ -74,13 +74,9 @@ def with_values(values: tuple[str, ...]) -> list[str]:
     return [word for value in values for word in ("--set", value)]
 
 
-def rendered(
-    *values: str, namespace: str = NAMESPACE, name: str = "springtide"
-) -> list[Any]:
+def rendered(*values: str, namespace: str = NAMESPACE, name: str = "springtide") -> list[Any]:
     """The objects of the chart with these values, as `--set` takes them."""
-    text = run_helm(
-        "template", name, str(CHART), "--namespace", namespace, *with_values(values)
-    )
+    text = run_helm("template", name, str(CHART), "--namespace", namespace, *with_values(values))
     return [tree for tree in yaml.safe_load_all(text) if tree is not None]
 
 

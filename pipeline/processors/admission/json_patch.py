@@ -15,6 +15,8 @@ def json_patch(old: JsonObject, new: JsonObject) -> list[JsonObject]:
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[JsonObject]:
+    if old is new:
+        return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() - new.keys()):
             yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}

@@ -8,7 +8,7 @@ webhook, and its controller must be able to remove a finalizer.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pipeline.processors.kubernetes.objects import PodObject, convert_object
+from pipeline.processors.kubernetes.objects import CONFIG_MIRROR, PodObject, convert_object
 from pipeline.processors.kubernetes.pod_classes import (
     LABEL_QOS_CLASS,
     QOS_CLASSES,
@@ -52,6 +52,9 @@ def update_problems(old: Any, new: Any, *, checks_sub_priority: bool = True) -> 
 
 
 def _creation_problems(pod: PodObject) -> Iterator[str]:
+    if CONFIG_MIRROR in pod.metadata.annotations:
+        # The kubelet runs it whatever the API server says.
+        return
     qos, priority_class = _qos(pod), _class(pod)
     requests = pod_resources(pod.spec)
     if qos != "BE" and any((requests.scalars or {}).get(name) for name in BATCH):

@@ -157,12 +157,14 @@ def _in_order(
 ) -> list[Any]:
     """The entries of a merged list as `kubectl patch` orders them: those of the patch in its order,
     each other one before the first entry of the patch that it was before formerly."""
-    result, waiting = [], list(others)
+    places = {name: place for place, name in enumerate(former)}
+    result, used = [], 0
     for name, entry in merged:
-        while waiting and name in former and former.index(waiting[0][0]) < former.index(name):
-            result.append(waiting.pop(0)[1])
+        while used < len(others) and places[others[used][0]] < places.get(name, -1):
+            result.append(others[used][1])
+            used += 1
         result.append(entry)
-    return result + [entry for _, entry in waiting]
+    return result + [entry for _, entry in others[used:]]
 
 
 def _reachable(schemas: Mapping[str, Any]) -> dict[str, Schema]:

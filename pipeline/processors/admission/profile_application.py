@@ -5,7 +5,6 @@ names, so that a later one overrides an earlier one. A profile is applied whole 
 it cannot be applied to a pod, the pod is left as it was before the profile.
 """
 
-import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.admission.colocation_profile import Profile, ProfileSpec, check_labels
 from pipeline.processors.admission.pod_schema import PodSchema
 from pipeline.processors.admission.tier_resources import extended_resource_spec, translate
-from pipeline.processors.kubernetes.objects import PodObject, convert_object
+from pipeline.processors.kubernetes.objects import CONFIG_MIRROR, PodObject, convert_object
 from pipeline.processors.kubernetes.pod_classes import LABEL_QOS_CLASS, pod_class
 from pipeline.processors.node_qos.eviction_victims import LABEL_SUB_PRIORITY
 from pipeline.processors.node_qos.extended_resource_spec import ANNOTATION
@@ -77,10 +76,12 @@ def apply_profiles(
     """Apply the profiles that match a new pod, and translate its cpu and memory.
 
     `pod` is JSON and stays as it is. Resources are translated for the class that the pod has in the
-    end, if a profile was applied and none of those keeps resources. Raises `InvalidRecordError` for
-    what is no pod.
+    end, if a profile was applied and none of those keeps resources. Mirror pods stay as they are:
+    their kubelet runs what its file says. Raises `InvalidRecordError` for what is no pod.
     """
     original = convert_object(pod, PodObject, "Pod")
+    if CONFIG_MIRROR in original.metadata.annotations:
+        return Result(pod, (), {})
     labels = original.metadata.labels
     of_namespace = cluster.namespace_labels.get(request.namespace)
     not_applied: dict[str, str] = {}
@@ -95,7 +96,7 @@ def apply_profiles(
             if not profile.spec.namespace_selector.matches(of_namespace):
                 continue
         matching.append(profile)
-    changed, seed = copy.deepcopy(pod), _seed(original, request)
+    changed, seed = _copied(pod), _seed(original, request)
     applied: list[Profile] = []
     if seed == request.uid and any(0 < profile.percent < 100 for profile in matching):
         _mapping(changed, "metadata", "annotations")[SEED_ANNOTATION] = seed
@@ -137,7 +138,7 @@ def _seed(pod: PodObject, request: Request) -> str:
 def _applied(pod: JsonObject, profile: Profile, cluster: Cluster) -> JsonObject:
     """A copy of the pod that a profile has changed. Raises `InvalidPolicyError` where it cannot,
     and `InvalidRecordError` if the result is no pod."""
-    spec, former, pod = profile.spec, _priority(pod), copy.deepcopy(pod)
+    spec, former, pod = profile.spec, _priority(pod), _copied(pod)
     _set_metadata(pod, spec)
     if spec.scheduler_name:
         _mapping(pod, "spec")["schedulerName"] = spec.scheduler_name
@@ -147,7 +148,10 @@ def _applied(pod: JsonObject, profile: Profile, cluster: Cluster) -> JsonObject:
         if cluster.pod_schema is None:
             raise InvalidPolicyError("the API server has not served its schema of pods yet")
         pod = cluster.pod_schema.merged(pod, spec.patch)
-    _check(pod)
+    _check(pod if spec.patch else {**pod, "spec": {}})
+    size = len(msgspec.json.encode(pod))
+    if size > MOST_POD_BYTES:
+        raise InvalidPolicyError(f"the pod would have {size} bytes")
     _settle_priority(pod, former, cluster)
     return pod
 
@@ -199,21 +203,32 @@ def _check(pod: JsonObject) -> None:
     size = sum(len(text.encode()) for pair in metadata.annotations.items() for text in pair)
     if size > _MOST_ANNOTATION_BYTES:
         raise InvalidPolicyError(f"the pod's annotations would have {size} bytes")
-    size = len(msgspec.json.encode(pod))
-    if size > MOST_POD_BYTES:
-        raise InvalidPolicyError(f"the pod would have {size} bytes")
 
 
 def _translate(pod: JsonObject) -> None:
-    typed = convert_object(pod, PodObject, "Pod")
+    spec = _mapping(pod, "spec")
+    typed = convert_object({**pod, "spec": {"priority": spec.get("priority")}}, PodObject, "Pod")
     labels, priority = typed.metadata.labels, typed.spec.priority
-    translate(_mapping(pod, "spec"), pod_class(labels, priority, None).priority_class)
+    translate(spec, pod_class(labels, priority, None).priority_class)
 
 
 def _note_resources(pod: JsonObject) -> None:
     text = extended_resource_spec(pod.get("spec") or {})
     if text is not None:
         _mapping(pod, "metadata", "annotations")[ANNOTATION] = text
+
+
+def _copied(pod: JsonObject) -> JsonObject:
+    """A copy in which metadata, labels, annotations and fields of the spec can be set. What lies
+    deeper is shared: a pod may have thousands of containers, and many profiles."""
+    copied = _with_copies(pod, "metadata", "spec")
+    if copied.get("metadata") is not None:
+        copied["metadata"] = _with_copies(copied["metadata"], "labels", "annotations")
+    return copied
+
+
+def _with_copies(tree: JsonObject, *keys: str) -> JsonObject:
+    return tree | {key: dict(tree[key]) for key in keys if tree.get(key) is not None}
 
 
 def _mapping(tree: JsonObject, *keys: str) -> JsonObject:

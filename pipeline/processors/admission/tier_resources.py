@@ -3,7 +3,7 @@
 Units are Koordinator's: `kubernetes.io/batch-cpu` and `mid-cpu` in millicores, `-memory` in bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,19 +19,25 @@ JsonObject = dict[str, Any]
 
 
 def translate(spec: JsonObject, priority_class: str) -> bool:
-    """Replace cpu and memory of all containers and init containers, in place, by the resources of
-    the class; returns whether anything changed.
+    """Replace cpu and memory of all containers and init containers by the resources of the class;
+    returns whether anything changed. `spec` gets new lists; the containers in the old ones stay as
+    they are.
 
     A tier's resource that a container states itself stays, and its cpu or memory is removed: a
-    LimitRange adds cpu and memory again between two calls of a webhook. A limit without a request
-    is also the request. Amounts are rounded up. Raises `InvalidRecordError` for what is no
-    quantity.
+    LimitRange adds cpu and memory again between two calls of a webhook, and its default limit may
+    be below the stated request. A limit without a request is also the request. Amounts are rounded
+    up. Raises `InvalidRecordError` for what is no quantity.
     """
     names = TIER_RESOURCES.get(priority_class)
     if names is None:
         return False
-    changes = [_translate_container(container, names) for container in _all_containers(spec)]
-    return any(changes)
+    changed = False
+    for key in ("initContainers", "containers"):
+        containers = spec.get(key) or []
+        translated = [_translated(container, names) for container in containers]
+        if any(new is not old for new, old in zip(translated, containers, strict=True)):
+            spec[key], changed = translated, True
+    return changed
 
 
 def extended_resource_spec(spec: JsonObject) -> str | None:
@@ -50,25 +56,28 @@ def extended_resource_spec(spec: JsonObject) -> str | None:
     return msgspec.json.encode({"containers": containers}).decode() if containers else None
 
 
-def _all_containers(spec: JsonObject) -> Iterator[JsonObject]:
-    yield from spec.get("initContainers") or []
-    yield from spec.get("containers") or []
-
-
-def _translate_container(container: JsonObject, names: tuple[str, str]) -> bool:
+def _translated(container: JsonObject, names: tuple[str, str]) -> JsonObject:
+    """The container in the resources `names` of a tier; the same object if that changes nothing."""
     resources = container.get("resources") or {}
+    requests, limits = (dict(resources.get(part) or {}) for part in ("requests", "limits"))
     changed = False
     for native, tier in zip(NATIVE, names, strict=True):
-        for part in ("requests", "limits"):
-            amounts = resources.get(part) or {}
+        is_stated = tier in requests or tier in limits
+        for amounts in (requests, limits):
             if native in amounts:
-                amounts.setdefault(tier, _amount(native, amounts.pop(native)))
-                changed = True
-        limits = resources.get("limits") or {}
-        if tier in limits and tier not in (resources.get("requests") or {}):
-            resources["requests"] = {**(resources.get("requests") or {}), tier: limits[tier]}
-            changed = True
-    return changed
+                amount, changed = _amount(native, amounts.pop(native)), True
+                if not is_stated:
+                    amounts[tier] = amount
+        if tier in limits and tier not in requests:
+            requests[tier], changed = limits[tier], True
+    if not changed:
+        return container
+    parts = {
+        name: amounts
+        for name, amounts in (("requests", requests), ("limits", limits))
+        if amounts or resources.get(name) is not None
+    }
+    return {**container, "resources": {**resources, **parts}}
 
 
 def _amount(native: str, quantity: str | int | float) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from pipeline.processors.eviction.eviction_objections import PREEMPTIBLE
 from pipeline.processors.eviction.migration_policy import SYSTEM_CRITICAL, Protections
 from pipeline.processors.eviction.refusals import Refusal
+from pipeline.processors.kubernetes.objects import CONFIG_MIRROR
 from pipeline.topics.pods import PodRecord
 
 EVICT: Final = "descheduler.alpha.kubernetes.io/evict"
@@ -19,7 +20,6 @@ NEVER_EVICTED_COST: Final = 2**31 - 1
 """A pod of this eviction cost is never evicted."""
 
 _SOURCE: Final = "kubernetes.io/config.source"
-_MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 def cost(text: str | None) -> int:
@@ -58,7 +58,7 @@ def protections_of(pod: PodRecord, policy: Protections) -> Iterator[Refusal]:
         yield Refusal("OtherScheduler", f"the pod's scheduler is {pod.scheduler_name!r:.80}")
     if EVICT in pod.annotations:
         return
-    if _MIRROR in pod.annotations or (pod.owner is not None and pod.owner.kind == "Node"):
+    if CONFIG_MIRROR in pod.annotations or (pod.owner is not None and pod.owner.kind == "Node"):
         yield Refusal("MirrorPod", "the pod mirrors a static pod of its node")
     if pod.annotations.get(_SOURCE, "api") != "api":
         yield Refusal("StaticPod", "the kubelet started the pod itself")

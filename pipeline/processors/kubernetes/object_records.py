@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.kubernetes.objects import (
+    CONFIG_MIRROR,
     NODES,
     PODS,
     NodeObject,
@@ -55,7 +56,6 @@ _CONTAINER_ID: Final = re.compile(
     r"(?:docker|containerd|pouch|cri-o)://([0-9A-Za-z][0-9A-Za-z_.-]{0,127})"
 )
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
-_CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
 # A copy of the whole object, up to 256 KiB, that only kubectl reads.
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -183,7 +183,7 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     could take over the usage of another pod by an annotation.
     """
     source = annotations.get(_CONFIG_SOURCE)
-    is_static = bool(annotations.get(_CONFIG_MIRROR)) or source in ("file", "http")
+    is_static = bool(annotations.get(CONFIG_MIRROR)) or source in ("file", "http")
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
 
 

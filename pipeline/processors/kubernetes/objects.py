@@ -13,6 +13,10 @@ from pipeline.topics.pods import Owner
 Quantity = str | int | float
 Quantities = dict[str, Quantity]
 
+CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a mirror pod: its kubelet runs the pod from a file, and shows it to the API server.
+"""
+
 
 class KubernetesObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An object, or a part of one. Unused fields are ignored."""

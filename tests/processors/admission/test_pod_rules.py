@@ -107,3 +107,11 @@ def test_what_is_no_pod_is_an_error(broken: dict[str, Any]) -> None:
         creation_problems(broken)
     with pytest.raises(InvalidRecordError):
         update_problems(pod(), broken)
+
+
+def test_mirror_pods_are_never_refused() -> None:
+    """A pod that is refused would run all the same, and the scheduler would not count it."""
+    wrong = pod(labels={"koordinator.sh/qosClass": "BE"}, priority=9500)
+    assert creation_problems(wrong)
+    wrong["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    assert creation_problems(wrong) == []

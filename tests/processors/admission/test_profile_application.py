@@ -1,6 +1,7 @@
 """Profiles applied to new pods."""
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.admission.json_patch import json_patch
 from pipeline.processors.admission.profile_application import (
     MOST_POD_BYTES,
     SEED_ANNOTATION,
@@ -160,6 +162,27 @@ def test_resources_are_kept_by_gate_or_annotation(options: dict[str, Any]) -> No
     result = applied(pod(), profile(**BATCH, **noted), **options)
     assert result.pod["spec"]["containers"] == pod()["spec"]["containers"]
     assert result.pod["spec"]["priority"] == 5000
+
+
+def test_mirror_pods_stay_as_their_kubelets_run_them() -> None:
+    mirror = pod()
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    assert applied(mirror, profile(**BATCH)) == (mirror, (), {})
+
+
+def test_large_pods_and_many_profiles_take_little_time() -> None:
+    """The webhook answers one review at a time: a client that creates large pods could stop it. One
+    copy of the pod for each profile would already take too long."""
+    given = pod(*[container(f"c{n}", requests={"cpu": "1"}) for n in range(5000)])
+    rules = [profile(f"p{n}", labels={f"l{n}": "x"}) for n in range(40)]
+    began = time.process_time()
+    copy.deepcopy(given)
+    unit = time.process_time() - began
+    began = time.process_time()
+    result = applied(given, profile(**BATCH), *rules)
+    assert len(result.applied) == 41
+    json_patch(given, result.pod)
+    assert time.process_time() - began < 5 * unit
 
 
 def test_pod_that_no_profile_changes_keeps_its_resources() -> None:

@@ -60,6 +60,14 @@ def test_limit_without_a_request_is_also_the_request() -> None:
 def test_stated_batch_stays_where_a_limit_range_adds_cpu_again() -> None:
     found = translated("batch", requests={"cpu": "100m", BATCH_CPU: "4000"})
     assert found == {"requests": {BATCH_CPU: "4000"}}
+    # Its default limit would be below the request, and the API server would refuse the pod.
+    added = {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
+    found = translated("batch", **added | {"requests": {"cpu": "100m", BATCH_CPU: "4000"}})
+    assert found == {
+        "requests": {BATCH_CPU: "4000", BATCH_MEMORY: "64Mi"}, "limits": {BATCH_MEMORY: "64Mi"},
+    }  # fmt: skip
+    found = translated("batch", **added | {"limits": {"cpu": "500m", BATCH_CPU: "4000"}})
+    assert found == {"requests": {BATCH_CPU: "4000"}, "limits": {BATCH_CPU: "4000"}}
 
 
 def test_init_containers_are_translated_and_containers_without_resources_stay() -> None:

@@ -47,6 +47,12 @@ def _of_pod(values: Sequence[tuple[str, float]]) -> float:
     return sum(highest.values()) if highest else math.nan
 
 
+def _sum(values: Sequence[float]) -> float:
+    """The sum of the known values; NaN without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) if known else math.nan
+
+
 def hours_of_pods(week: RecordedWeek) -> dict[str, dict[str, FloatArray]]:
     """By pod: `highest` (h, 2) of each hour, and `mean` (2,), in millicores and bytes."""
     series: dict[tuple[str, str], list[Series]] = {}
@@ -61,11 +67,11 @@ def hours_of_pods(week: RecordedWeek) -> dict[str, dict[str, FloatArray]]:
         for hour in range(HOURS):
             end = (hour + 1) * _BY_HOUR
             sums = [
-                _of_pod([(s.labels["container"], rate(s.values, at, RATE_STEPS)) for s in cpu])
+                _sum([rate(s.values, at, RATE_STEPS) for s in cpu])
                 for at in range(end - _BY_HOUR + RATE_STEPS, end + 1, RATE_STEPS)
             ]
             window = slice(end - _BY_HOUR + 1, end + 1)
-            hourly = [(s.labels["container"], rate(s.values, end, _BY_HOUR)) for s in cpu]
+            hourly = [rate(s.values, end, _BY_HOUR) for s in cpu]
             parts = [(s.labels["container"], s.values[window]) for s in memory]
             known = [(name, own[~np.isnan(own)]) for name, own in parts]
             some = [(name, own) for name, own in known if len(own)]
@@ -74,7 +80,7 @@ def hours_of_pods(week: RecordedWeek) -> dict[str, dict[str, FloatArray]]:
                 _of_pod([(name, float(own.max())) for name, own in some]),
             )
             means[hour] = (
-                _of_pod(hourly) * 1000,
+                _sum(hourly) * 1000,
                 _of_pod([(name, float(own.mean())) for name, own in some]),
             )
         result[pod] = {"highest": highest, "mean": np.nanmean(means, axis=0)}

@@ -29,11 +29,11 @@ class ClusterUsage:
 
     A pod that was on two nodes is two pods. `highest` (n, h, 2) is the highest usage of a pod in
     each hour, NaN where unknown and where the pod did not run; `mean` (n, 2) is the mean over its
-    hours. `requests` and `limits` (n, 2) are 0 without one. `workloads` and `pools` are "" where
-    unknown, `classes` are codes of `CLASS_CODES`. `runs` marks the pods that run at the end; the
-    others have ended. `capacity` and `allocatable` (k, 2) are NaN where unknown. `node_usage`
-    (k, h, 2) is the average usage of a node with all its processes, NaN where unknown. `notes`
-    report what of the input is unknown or was left out.
+    hours, `last_mean` (n, 2) that of the last hour. `requests` and `limits` (n, 2) are 0 without
+    one. `workloads` and `pools` are "" where unknown, `classes` are codes of `CLASS_CODES`. `runs`
+    marks the pods that run at the end; the others have ended. `capacity` and `allocatable` (k, 2)
+    are NaN where unknown. `node_usage` (k, h, 2) is the average usage of a node with all its
+    processes, NaN where unknown. `notes` report what of the input is unknown or was left out.
     """
 
     end_seconds: int
@@ -51,6 +51,7 @@ class ClusterUsage:
     limits: FloatArray
     highest: FloatArray
     mean: FloatArray
+    last_mean: FloatArray
     notes: tuple[str, ...] = ()
 
     @property
@@ -92,9 +93,9 @@ def check_size(pods: int, hours: int) -> None:
 
 
 def usage_of_trace(trace: Trace) -> ClusterUsage:
-    """The usage of a trace by hour. Usage of nodes and capacity are unknown, and the last step of
-    the trace is the end. Raises `InvalidRecordError` for steps of more than an hour, and for too
-    many pods."""
+    """The usage of a trace by hour. Usage of nodes, capacity and means of the last hour are
+    unknown, and the last step of the trace is the end. Raises `InvalidRecordError` for steps of
+    more than an hour, and for too many pods."""
     if trace.step_seconds > HOUR_SECONDS:
         raise InvalidRecordError(
             f"{trace.dataset}: steps are {trace.step_seconds:,} s long",
@@ -132,4 +133,5 @@ def usage_of_trace(trace: Trace) -> ClusterUsage:
         limits=trace.set_limits,
         highest=highest,
         mean=mean,
+        last_mean=np.full_like(mean, np.nan),
     )

@@ -123,12 +123,7 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
             hint="Prometheus needs the series of kube-state-metrics (kube_pod_info) beside those "
             "of cAdvisor, with the same labels namespace and pod",
         )
-    mean = np.full((len(rows), 2), np.nan)
-    for r, name in enumerate(RESOURCES):
-        for labels, value in vectors[f"{name}_mean"]:
-            mean_place = known_nodes.place(labels)
-            if mean_place is not None and mean_place in rows:
-                mean[rows[mean_place], r] = value * _TO_MILLICORES[r]
+    mean, last_mean = (_means(vectors, part, rows, known_nodes) for part in ("mean", "last"))
     requests, tiers = _stated(vectors["requests"], rows)
     limits, _ = _stated(vectors["limits"], rows)
     classes = _classes(requests, limits, tiers)
@@ -154,6 +149,7 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
         limits=limits[order],
         highest=highest[order],
         mean=mean[order],
+        last_mean=last_mean[order],
         notes=tuple(_notes(history, left_out, tiers)),
     )
 
@@ -236,8 +232,9 @@ def _without_impossible(history: History, left_out: Counter[str]) -> History:
     counts them."""
     vectors, ranges = dict(history.vectors), dict(history.ranges)
     count = 0
-    for name in ("allocatable", "capacity", "requests", "limits", "cpu_mean", "memory_mean"):
-        default = name.removesuffix("_mean")
+    means = [f"{name}_{part}" for name in RESOURCES for part in ("mean", "last")]
+    for name in ("allocatable", "capacity", "requests", "limits", *means):
+        default = name.partition("_")[0]
         vectors[name] = [
             (labels, value)
             for labels, value in history.vectors[name]
@@ -271,6 +268,19 @@ def _fill(target: FloatArray, part: HourSamples, rows: IntArray, unit: float) ->
     known = own >= 0
     at = own[known], part.hour[known]
     target[at] = np.fmax(target[at], part.values[known] * unit)
+
+
+def _means(
+    vectors: Mapping[str, Vector], part: str, rows: Mapping[PodPlace, int], nodes: _Nodes
+) -> FloatArray:
+    """Mean usage of each row, (n, 2), NaN unknown, by the vectors of this `part`."""
+    means = np.full((len(rows), 2), np.nan)
+    for r, name in enumerate(RESOURCES):
+        for labels, value in vectors[f"{name}_{part}"]:
+            place = nodes.place(labels)
+            if place is not None and place in rows:
+                means[rows[place], r] = value * _TO_MILLICORES[r]
+    return means
 
 
 def _by_node(vector: Vector) -> dict[str, list[float]]:

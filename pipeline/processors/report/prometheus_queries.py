@@ -4,7 +4,9 @@ cAdvisor.
 Instant queries are evaluated at the end of the history, range queries once an hour. Aggregation is
 left to the server: an answer has one value for each pod and hour at most. `$hours` is the length of
 the history, `$rate` the span over which cpu is averaged, `$match` further matchers of labels. The
-containers of a pod are summed; a container that two series report, as after a restart, counts once.
+containers of a pod are summed. After a restart a container has two series, with other values of
+`id`: their rates are summed, since each one has only a part of the time; of their memory the higher
+one counts.
 Requests of pods that are there are those at the end: a pod of the same name may have had others.
 """
 
@@ -30,7 +32,13 @@ RATE_SECONDS: Final = 60 * _RATE_MINUTES[0]
 """cpu is averaged over this span, unless scrapes are too far apart."""
 
 
-def _of_pods(samples: str) -> str:
+def _cpu_of_pods(span: str) -> str:
+    rate = f"rate({_CPU}{_CONTAINERS}[{span}])"
+    return f"sum by ({_POD}) (max by ({_POD}, container, id) ({rate}))"
+
+
+def _memory_of_pods(function: str) -> str:
+    samples = f"{function}({_MEMORY}{_CONTAINERS}[1h])"
     return f"sum by ({_POD}) (max by ({_POD}, container) ({samples}))"
 
 
@@ -70,10 +78,10 @@ INSTANT: Final = {
     "requests": f"{_stated(*_REQUESTS)} or ({_stated(*_REQUESTS, '${hours}h')} "
     'unless on (namespace, pod, node) kube_pod_info{node!=""$match})',
     "limits": _stated("kube_pod_container_resource_limits", _AMOUNTS),
-    "cpu_mean": f"avg_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[1h])')})[${{hours}}h:1h])",
-    "memory_mean": (
-        f"avg_over_time(({_of_pods(f'avg_over_time({_MEMORY}{_CONTAINERS}[1h])')})[${{hours}}h:1h])"
-    ),
+    "cpu_mean": f"avg_over_time(({_cpu_of_pods('1h')})[${{hours}}h:1h])",
+    "memory_mean": f"avg_over_time(({_memory_of_pods('avg_over_time')})[${{hours}}h:1h])",
+    "cpu_last": _cpu_of_pods("1h"),
+    "memory_last": _memory_of_pods("avg_over_time"),
 }
 """Instant queries by name."""
 
@@ -83,9 +91,8 @@ NODE_RANGES: Final = {
 }
 """Range queries of nodes: average usage of each hour."""
 POD_RANGES: Final = {
-    "cpu": f"round(max_over_time(({_of_pods(f'rate({_CPU}{_CONTAINERS}[$rate])')})[1h:$rate]), "
-    "0.0001)",
-    "memory": _of_pods(f"max_over_time({_MEMORY}{_CONTAINERS}[1h])"),
+    "cpu": f"round(max_over_time(({_cpu_of_pods('$rate')})[1h:$rate]), 0.0001)",
+    "memory": _memory_of_pods("max_over_time"),
 }
 """Range queries of pods: the highest usage of each hour. cpu is rounded to tenths of a millicore,
 because digits are most of an answer. Memory is the sum of the highest of each container."""

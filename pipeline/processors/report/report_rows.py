@@ -79,12 +79,13 @@ def rows(report: ClusterReport, level: str | None = None) -> Iterator[ReportRow]
     """The rows of a level, by default of all."""
     for name, waste in levels(report).items():
         if level in (None, name):
+            unused = waste.unused
             for group in range(len(waste.names)):
                 for r in range(len(RESOURCES)):
-                    yield _row(report, waste, group, r)
+                    yield _row(report, waste, float(unused[group, r]), group, r)
 
 
-def _row(report: ClusterReport, waste: Waste, group: int, r: int) -> ReportRow:
+def _row(report: ClusterReport, waste: Waste, unused: float, group: int, r: int) -> ReportRow:
     of_nodes, of_workloads = waste.level == "node", waste.level == "workload"
     hot, sized, at = report.hot, report.sized, (group, r)
     is_hot_known = of_nodes and hot.known_hours[at] > 0
@@ -104,7 +105,7 @@ def _row(report: ClusterReport, waste: Waste, group: int, r: int) -> ReportRow:
         requests_of_pods_with_usage=float(waste.requests_of_known[at]),
         usage_mean=float(waste.usage[at]),
         usage_mean_without_request=float(waste.usage_without_request[at]),
-        unused=_known(waste.unused[at]),
+        unused=_known(unused),
         nodes_without_offer=None if of_workloads else int(waste.nodes_without_offer[at]),
         risks=[]
         if of_workloads

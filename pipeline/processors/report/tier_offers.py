@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
+from pipeline.processors.model.resource_pairs import group_sums
 from pipeline.processors.overcommit.mid import DEFAULT_FORMULA, allocated, unmeasured
 from pipeline.processors.overcommit.node_offers import mid_and_batch
 from pipeline.processors.overcommit.resource_columns import NodeAmounts, PodAmounts, PolicyColumns
@@ -29,9 +30,9 @@ def tier_offers(usage: ClusterUsage, peaks: FloatArray) -> TierOffers:
     """The offers at `peaks` (risks, k, 2) of Prod.
 
     Usage of pods is the highest of the last hour. What other processes use is what the node used in
-    that hour beyond its pods; where that is unknown, what the kubelet reserves stands for it. The
-    requests of Prod pods without usage are added to the peak. An offer is unknown where allocatable
-    or the peak is.
+    that hour beyond its pods, on average; where that is unknown, what the kubelet reserves stands
+    for it. The requests of Prod pods without usage are added to the peak. An offer is unknown where
+    allocatable or the peak is.
     """
     pods = _pods(usage)
     k = len(usage.nodes)
@@ -73,7 +74,9 @@ def _nodes(usage: ClusterUsage, pods: PodAmounts) -> NodeAmounts:
     np.add.at(of_pods, pods.node[pods.has_usage], pods.usage[pods.has_usage])
     last = usage.node_usage[:, -1]
     is_measured: BoolArray = ~np.isnan(last)
-    system = np.where(is_measured, np.maximum(_whole(last) - of_pods, 0), 0)
+    # The highest usage of all pods together would be more than the average of their node.
+    means = group_sums(pods.node, np.nan_to_num(usage.last_mean[usage.runs]), k)
+    system = np.where(is_measured, np.maximum(_whole(last) - _whole(means), 0), 0)
     nothing: IntArray = np.zeros((k, 2), np.int64)
     return NodeAmounts(
         capacity=capacity,

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
-from pipeline.processors.report.cluster_report import ClusterReport, cluster_report
+from pipeline.processors.report.cluster_report import ClusterReport, Waste, cluster_report
 from pipeline.processors.report.cluster_usage import ClusterUsage, check_size, usage_of_trace
 from pipeline.processors.report.report_page import MOST_ROWS, report_page
-from pipeline.processors.report.report_rows import csv_lines, rows
+from pipeline.processors.report.report_rows import LEVELS, csv_lines, rows
 from pipeline.processors.report.report_text import text_lines
 from tests.processors.backtest.trace_exports import random_trace
 
@@ -41,6 +42,7 @@ def cluster(hours: int = 48) -> ClusterUsage:
         limits=np.zeros((pods, 2)),
         highest=highest,
         mean=np.array([[400.0, 0.4 * GIBIBYTE]] * pods),
+        last_mean=highest[:, -1].copy(),
     )
 
 
@@ -99,6 +101,14 @@ def test_node_without_prod_offers_what_others_leave() -> None:
     assert report.nodes.batch[0, 1, 0] == (2400 - 500) * 0.9
 
 
+def test_peaks_of_pods_do_not_hide_what_other_processes_use() -> None:
+    usage = cluster()
+    usage.classes[2:] = BATCH
+    usage.last_mean[2] = 100.0, GIBIBYTE / 4  # its node uses 1 core, of which 0.9 are of others
+    report = cluster_report(usage)
+    assert report.nodes.batch[0, 1, 0] == (2400 - 900) * 0.9
+
+
 def test_unknown_usage_of_nodes_is_not_cool() -> None:
     report = cluster_report(replace(cluster(), node_usage=np.full((2, 48, 2), np.nan)))
     hot = {row.name: (row.hot, row.hot_hours) for row in rows(report, "node")}
@@ -141,6 +151,20 @@ def test_csv_has_a_row_for_each_group_and_resource() -> None:
     assert len(lines) == 1 + 2 * (1 + 1 + 2 + 2)
     assert len({line.count(",") for line in lines}) == 1
     assert "peak_at_0.01,mid_at_0.01,batch_at_0.01,peak_at_0.02" in lines[0]
+
+
+def test_unused_amounts_are_computed_once_for_all_rows_of_a_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report, unused, levels = cluster_report(cluster()), vars(Waste)["unused"], []
+
+    def counted(waste: Waste) -> FloatArray:
+        levels.append(waste.level)
+        return np.asarray(unused.fget(waste))
+
+    monkeypatch.setattr(Waste, "unused", property(counted))
+    assert len([*rows(report)]) == 2 * (1 + 1 + 2 + 2)
+    assert levels == [*LEVELS]
 
 
 def test_names_in_csv_are_no_formulas() -> None:

@@ -59,6 +59,9 @@ Report = Callable[[float], None]
 
 _TOO_MANY: Final = "too many samples"
 _TOO_LARGE: Final = 422
+_TIMED_OUT: Final = "timeout:"
+_UNAVAILABLE: Final = 503
+_SLOW: Final = "shorten the history with --since, or ask when the server has less to do"
 _MOST_WARNINGS: Final = 5
 _HINTS: Final = {
     401: "give --token-file or --basic-auth-file",
@@ -221,7 +224,9 @@ class HistorySession:
             raise SampleSourceError(
                 f"{url}: {error.message}",
                 may_pass=error.may_pass and not is_slow,
-                hint="check the URL and --ca-file, and whether Prometheus answers there",
+                hint=_SLOW
+                if is_slow
+                else "check the URL and --ca-file, and whether Prometheus answers there",
             ) from error
         if answer.status == 200:
             return answer.body
@@ -232,10 +237,12 @@ class HistorySession:
                 hint="raise --query.max-samples of Prometheus, or select one of several clusters "
                 "by --match",
             )
+        is_slow = answer.status == _UNAVAILABLE and text.startswith(_TIMED_OUT)
+        hint = _HINTS.get(answer.status, "the answer is of this URL: check it with curl")
         raise SampleSourceError(
             f"{url}: {answer.status} {text}",
-            may_pass=answer.status in TRANSIENT,
-            hint=_HINTS.get(answer.status, "the answer is of this URL: check it with curl"),
+            may_pass=answer.status in TRANSIENT and not is_slow,
+            hint=_SLOW if is_slow else hint,
         )
 
 

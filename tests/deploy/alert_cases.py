@@ -153,7 +153,11 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "SpringtideLogLag": Case(
         {'springtide_worker_log_lag_records{partition="0"}': _constant(200)},
-        {'springtide_worker_log_lag_records{partition="0"}': f"200x{MINUTES - 10} 0 200x8"},
+        {
+            'springtide_worker_log_lag_records{partition="0"}': f"200x{MINUTES - 10} 0 200x8",
+            # A worker that has just begun.
+            'springtide_worker_log_lag_records{partition="1"}': f"_x{MINUTES - 3} 200x2",
+        },
     ),
     "SpringtideDeadLetters": _counter(
         'springtide_worker_dead_letters_total{topic="samples",reason="undecodable"}'
@@ -300,6 +304,9 @@ CASES: Final[Mapping[str, Case]] = {
     "SpringtideNodeLimitsHeld": _gauge("springtide_node_actuator_held", 1),
     "SpringtideAlertsNotDelivered": Case(
         {'springtide_notifier_waiting_alerts{url="http://am"}': _constant(3)},
-        {'springtide_notifier_waiting_alerts{url="http://am"}': f"3x{MINUTES - 5} 0 3x3"},
+        {
+            'springtide_notifier_waiting_alerts{url="http://am"}': f"3x{MINUTES - 5} 0 3x3",
+            'springtide_notifier_waiting_alerts{url="http://new"}': f"_x{MINUTES - 3} 3x2",
+        },
     ),
 }

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
+from pipeline.sources import prometheus_history
 from pipeline.times import format_time
 from tests.http_program import REQUEST_SECONDS
 from tests.provider.local_prometheus import LocalPrometheus, local_prometheus
@@ -271,6 +272,52 @@ def test_errors_of_access_say_what_to_do(recorded: Recorded, tmp_path: Path) -> 
     exposed = report("http://prometheus.example", "--token-file", str(token))
     assert exposed.exit_code == 2
     assert "readable on the network" in exposed.stderr
+
+
+@contextmanager
+def _fake_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A fake Prometheus that answers each request so: a real one is not slow at will."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests, is_over = [], threading.Event()
+
+    def times_out(handler: BaseHTTPRequestHandler) -> None:
+        requests.append(handler.path)
+        handler.send_response(503)
+        handler.end_headers()
+        handler.wfile.write(
+            b'{"status":"error","errorType":"timeout","error":"query timed out in execution"}'
+        )
+
+    def never_answers(handler: BaseHTTPRequestHandler) -> None:
+        requests.append(handler.path)
+        is_over.wait()
+
+    with _fake_server(times_out) as url:
+        result = report(url)
+    assert (result.exit_code, len(requests)) == (1, 1)
+    assert "503 timeout: query timed out in execution\n  fix: shorten the history" in result.stderr
+    monkeypatch.setattr(prometheus_history, "HISTORY_QUERY_SECONDS", 1.0)
+    with _fake_server(never_answers) as url:
+        result = report(url)
+        is_over.set()
+    assert (result.exit_code, len(requests)) == (1, 2)
+    assert "no answer within 1 s\n  fix: shorten the history" in result.stderr
 
 
 @pytest.mark.parametrize(

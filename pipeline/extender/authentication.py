@@ -1,6 +1,7 @@
 """Who may send which request: a rule for each group of routes.
 
-- `probes` (/healthz, /readyz) are open: a kubelet has no certificate.
+- `probes` (/healthz, /readyz) are open: a kubelet has no certificate. So is `console`, the files of
+  the web page: they hold no data, and a browser sends no token when it opens a page.
 - `scheduler` (filter, prioritize, preempt) requires a client certificate, with one of the names in
   `scheduler_names` if there are any.
 - `queries`, `metrics` and `watcher` require a client certificate or a token of `query_token_file`,
@@ -23,7 +24,9 @@ from pipeline.http_server import limits
 from pipeline.logs import get_logger
 from pipeline.settings import ExtenderSettings
 
-Access = Literal["probes", "scheduler", "queries", "metrics", "watcher"]
+Access = Literal["probes", "console", "scheduler", "queries", "metrics", "watcher"]
+OPEN: Final[tuple[Access, ...]] = ("probes", "console")
+"""Groups that need neither certificate nor token."""
 
 _CERTIFICATE_HINT: Final = "show a certificate that extender.tls_client_ca_file has signed"
 _TOKEN_HINT: Final = "send `Authorization: Bearer` with a token of extender.query_token_file"
@@ -63,7 +66,7 @@ class Authentication:
         self._tokens = tokens
         self._requires_certificate = settings.tls_client_ca_file is not None
         self._scheduler_names = frozenset(settings.scheduler_names)
-        self._open: frozenset[Access] = frozenset(("probes", *settings.open_routes))
+        self._open: frozenset[Access] = frozenset((*OPEN, *settings.open_routes))
 
     @classmethod
     def from_settings(cls, settings: ExtenderSettings) -> "Authentication":

@@ -99,6 +99,10 @@ THREAD_SWITCH_SECONDS: Final = 0.0005
 """After this time a thread that writes a large document lets the event loop go on. Python's default
 is 5 ms."""
 
+FLEET_SECONDS: Final = 1.0
+"""For so long every client of `/v1/fleet` gets the same document: ten thousand nodes take a fifth
+of a second of a thread."""
+
 # -- long polls for a node's view
 
 LONGEST_WAIT_SECONDS: Final = 60.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from pipeline import __version__
-from pipeline.extender.authentication import Access
+from pipeline.extender.authentication import OPEN, Access
 from pipeline.extender.http_responses import ErrorReply
 from pipeline.extender.routes import REFUSED, JsonObject, Parameter, Response, Route
 from pipeline.extender.scheduler_messages import Pod
@@ -41,7 +41,7 @@ def _schemes(access: Access) -> Sequence[str]:
 
 
 def _refusals(access: Access) -> dict[int, Response]:
-    if access == "probes":
+    if access in OPEN:
         return {}
     statuses = (403,) if access == "scheduler" else (401, 403)
     return dict.fromkeys(statuses, REFUSED)
@@ -129,7 +129,7 @@ def _operation(route: Route, schema_of: JsonObject) -> JsonObject:
             for status, response in {**route.responses, **_refusals(route.access)}.items()
         },
     }
-    if route.access != "probes":
+    if route.access not in OPEN:
         operation["security"] = [{}, *({name: []} for name in _schemes(route.access))]
     if route.body is not None:
         media = {"schema": schema_of[repr(route.body)], "example": route.example}

@@ -22,6 +22,7 @@ from pipeline.errors import NotReadyError
 from pipeline.extender import limits
 from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
+from pipeline.extender.console_api import ConsoleHandler
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.error_answers import answer_errors
@@ -152,6 +153,7 @@ class Extender:
         self.authentication = Authentication.from_settings(settings)
         self._clock = clock
         self._load_watcher = LoadWatcherHandler(table, state, clock, settings.stale_after_seconds)
+        self._console = ConsoleHandler(table, state, clock, settings.stale_after_seconds)
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
@@ -173,6 +175,7 @@ class Extender:
             *self._node_views.routes(),
             *self._series.routes(),
             *self._load_watcher.routes(),
+            *self._console.routes(),
         ]
 
     def _own_routes(self) -> list[Route]:

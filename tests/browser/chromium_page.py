@@ -30,7 +30,8 @@ _PROBLEMS: Final = (
 
 class Page:
     """One page; `problems` has what its console, its security policy and its scripts reported, and
-    `requested` every address that it asked for. No network answers."""
+    `requested` every address that it asked for. No network answers, unless it is opened `online`.
+    """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.problems: list[str] = []
@@ -50,12 +51,17 @@ class Page:
                 result: dict[str, Any] = message["result"]
                 return result
 
-    async def open(self, url: str, *, dark: bool = False, width: int = 1280) -> None:
+    async def open(
+        self, url: str, *, dark: bool = False, width: int = 1280, online: bool = False
+    ) -> None:
         """Open an address, and wait until it is loaded."""
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             await self.call(f"{domain}.enable")
-        no_network = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        await self.call("Network.emulateNetworkConditions", **no_network)
+        if not online:
+            bytes_per_second = {"downloadThroughput": 0, "uploadThroughput": 0}
+            await self.call(
+                "Network.emulateNetworkConditions", offline=True, latency=0, **bytes_per_second
+            )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -69,6 +75,32 @@ class Page:
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    async def becomes(self, expression: str) -> Any:
+        """The value of a JavaScript expression, once it is true."""
+        wait = f"""new Promise(done => {{ const look = () => {{
+          const value = {expression}; value ? done(value) : setTimeout(look, 50) }}; look() }})"""
+        answer = await self.call(
+            "Runtime.evaluate", expression=wait, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def click(self, selector: str) -> None:
+        """Click the first element, as a user does."""
+        click = f"document.querySelector({selector!r}).click()"
+        await self.call("Runtime.evaluate", expression=click, userGesture=True)
+
+    async def press(self, key: str) -> None:
+        """Press a key, named as in `KeyboardEvent.key`."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    async def screenshot(self) -> bytes:
+        """The visible part of the page as PNG."""
+        answer = await self.call("Page.captureScreenshot", format="png")
+        return base64.b64decode(answer["data"])
 
     async def pdf(self) -> bytes:
         """The page as it prints."""

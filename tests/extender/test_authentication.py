@@ -24,6 +24,8 @@ ROUTES = {
     "metrics": "/metrics",
     "watcher": "/watcher/health",
     "probes": "/healthz",
+    "console": "/console",
+    "fleet": "/v1/fleet",
     "unknown": "/none",
 }
 
@@ -70,7 +72,7 @@ async def service(ca: Authority, **more: Any) -> AsyncIterator[Service]:
 async def test_a_certificate_opens_every_route_and_none_only_probes(tmp_path: Path) -> None:
     ca = authority(tmp_path)
     async with service(ca) as extender:
-        assert await extender.admitted() == {"probes"}
+        assert await extender.admitted() == {"probes", "console"}
         assert await extender.admitted(ca.client("anybody")) == {*ROUTES}
         status, body, _ = await extender.ask("queries")
         assert (status, body["Error"]) == (403, "client certificate required")
@@ -126,7 +128,7 @@ async def test_routes_may_be_open_to_clients_that_can_show_nothing(tmp_path: Pat
     """Trimaran's client of load-watcher has neither a certificate nor a token."""
     ca = authority(tmp_path)
     async with service(ca, open_routes=("watcher", "metrics")) as extender:
-        assert await extender.admitted() == {"probes", "watcher", "metrics"}
+        assert await extender.admitted() == {"probes", "console", "watcher", "metrics"}
 
 
 async def test_without_certificates_a_token_still_protects_queries(tmp_path: Path) -> None:

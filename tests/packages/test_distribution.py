@@ -70,7 +70,10 @@ def test_the_wheel_has_the_packages_and_their_data_alone(distribution: tuple[Pat
     packed = {name for name in names if not name.startswith(information)}
     # Files that are not tracked yet are part of the wheel that is built beside them.
     assert packed >= expected
-    assert {Path(name).suffix for name in packed} == {".py", ".typed", ".lock", ".json"}
+    assert {Path(name).suffix for name in packed} == {
+        ".py", ".typed", ".lock", ".json",
+        ".html", ".js", ".css", ".svg", ".LICENSE",  # of the console
+    }  # fmt: skip
     assert f"{information}/licenses/LICENSE" in names
 
 

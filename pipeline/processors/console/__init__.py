@@ -1,0 +1,1 @@
+"""Documents for the console, the web page of the extender."""

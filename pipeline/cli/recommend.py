@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -14,12 +15,13 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
-from pipeline.errors import NotReadyError, RecordError, UsageError
+from pipeline.errors import NotReadyError, RecordError
 from pipeline.kafka.client import client_options, translated_errors
 from pipeline.kafka.partition import partition_of
 from pipeline.kafka.partition_log import open_reader
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.text_columns import align_columns
+from pipeline.processors.kubernetes.typed_names import TypedName, read_typed_name
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.recommendation_objects import koordinator_object, vpa_object
 from pipeline.processors.recommendation_records import savings
@@ -47,31 +49,22 @@ _COLUMN_HELP: Final = {
 _MAX_SIMILAR: Final = 3
 
 
-class WorkloadFilter:
-    """Accepts the workloads that the argument WORKLOAD names, and collects similar names.
+def selected(workloads: Iterable[Workload], typed: TypedName) -> list[Workload]:
+    """The workloads that `typed` names; without one, those whose names begin so."""
+    possible = [workload for workload in workloads if typed.could_be(workload)]
+    exact = [workload for workload in possible if workload.name == typed.name]
+    return exact or [each for each in possible if each.name.startswith(typed.name)]
 
-    Raises `UsageError` if the text is not the name of a workload.
-    """
 
-    def __init__(self, text: str) -> None:
-        *kind, self.namespace, self._name = ["", *text.split("/")]
-        self._kind = "".join(kind).casefold()
-        if text.count("/") not in (1, 2) or not self._name or not self.namespace:
-            raise UsageError(
-                f"{text!r:.100} is not a workload",
-                hint="give Kind/namespace/name or namespace/name",
-            )
-        self.similar: dict[Workload, None] = {}
-
-    def __call__(self, workload: Workload) -> bool:
-        if workload.namespace != self.namespace:
-            return False
-        if workload.name == self._name and self._kind in ("", workload.kind.casefold()):
-            return True
-        is_similar = workload.name.startswith(self._name) or self._name.startswith(workload.name)
-        if is_similar and len(self.similar) < _MAX_SIMILAR:
-            self.similar[workload] = None
-        return False
+def similar(workloads: Iterable[Workload], typed: TypedName) -> list[Workload]:
+    """Some workloads of the namespace with a longer or shorter name, of any kind."""
+    near = (
+        workload
+        for workload in workloads
+        if typed.namespace in ("", workload.namespace)
+        and (workload.name.startswith(typed.name) or typed.name.startswith(workload.name))
+    )
+    return list(islice(near, _MAX_SIMILAR))
 
 
 @click.command(
@@ -86,19 +79,24 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
     """Show the requests recommended for the pods of WORKLOAD, or of every workload.
 
     A worker recommends as the Vertical Pod Autoscaler does: quantiles of the usage of all pods of a
-    workload on all nodes, past and present. WORKLOAD is Kind/namespace/name or namespace/name, such
-    as that of a Deployment. Nothing is changed. Unknown amounts are `-`.
+    workload on all nodes, past and present. WORKLOAD is name, namespace/name, kind/name or
+    kind/namespace/name; without such a workload, those whose names begin so are shown. Nothing is
+    changed. Unknown amounts are `-`.
 
     \b
     Examples:
       springtide recommend
-      springtide recommend StatefulSet/shop/db
+      springtide recommend deploy/web
+      springtide recommend statefulset/shop/db
       springtide recommend shop/db -o json | jq '.items[].recommendation'
       springtide recommend Deployment/shop/web -o vpa
     """
-    selected = None if workload is None else WorkloadFilter(workload)
+    typed = None if workload is None else read_typed_name(workload)
     silence_logs(settings, "aiokafka")
-    records = run_requests(settings.kafka, read_records(settings, selected))
+    known = run_requests(
+        settings.kafka, read_records(settings, None if typed is None else typed.namespace)
+    )
+    records = [known[key] for key in (known if typed is None else selected(known, typed))]
     if output == "json":
         click.echo(json.dumps({"items": [item_document(record) for record in records]}, indent=2))
     elif output == "vpa":
@@ -112,7 +110,7 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
             if workload is None
             else f"there is no recommendation for {workload!r:.300}",
             hint=suggestion(
-                map(str, selected.similar if selected else ()),
+                map(str, similar(known, typed) if typed else ()),
                 "workers publish them every worker.recommendation_interval_seconds, from "
                 "checkpoints; a pod without a controller has none",
             ),
@@ -120,15 +118,16 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
 
 
 async def read_records(
-    settings: Settings, selected: WorkloadFilter | None
-) -> list[RecommendationRecord]:
-    """The wanted recommendations by namespace, kind and name."""
+    settings: Settings, namespace: str | None
+) -> Mapping[Workload, RecommendationRecord]:
+    """The recommendations by workload, sorted; without those of other partitions than that of
+    `namespace`."""
     kafka = settings.kafka
     await require_topics(kafka, (RECOMMENDATIONS,))
     places = Places(
         kafka.topic_prefix, kafka.partitions, partial(open_reader, client_options(kafka))
     )
-    own = None if selected is None else partition_of(selected.namespace, kafka.partitions)
+    own = partition_of(namespace, kafka.partitions) if namespace else None
     with translated_errors(kafka, "reading recommendations"):
         values = await read_recommendations(places, None if own is None else own.__eq__)
     records = []
@@ -138,8 +137,8 @@ async def read_records(
         except RecordError as error:
             text = f"warning: skipped the record {key.decode(errors='replace')}: {error.message}"
             click.echo(printable(text), err=True)
-    wanted = {_workload(record): record for record in records}
-    return [wanted[key] for key in sorted(wanted) if selected is None or selected(key)]
+    by_workload = {_workload(record): record for record in records}
+    return {workload: by_workload[workload] for workload in sorted(by_workload)}
 
 
 def _workload(record: RecommendationRecord) -> Workload:

@@ -57,14 +57,18 @@ def command(
 ) -> None:
     """Explain whether NODE passes for POD: by which rule, with which numbers.
 
-    POD is namespace/name, or a name in the namespace default, of a record on springtide.pods. The
-    command evaluates the filter and scores of an extender in mode act: those of the extender given
-    by --extender, else those of the local settings. kube-scheduler's own checks (resource fit,
-    taints, affinity) are not evaluated.
+    POD is name, namespace/name, kind/name or kind/namespace/name, of a pod on springtide.pods or of
+    its workload, or the beginning of the name; the namespace is default unless given. Of several
+    pods of a workload one that waits for a node is taken, else the newest.
+
+    The command evaluates the filter and scores of an extender in mode act: those of the extender
+    given by --extender, else those of the local settings. kube-scheduler's own checks (resource
+    fit, taints, affinity) are not evaluated.
 
     \b
     Examples:
       springtide why-not shop/web-0 node-1
+      springtide why-not deploy/web node-1
       springtide why-not -f pod.yaml node-1
       springtide why-not web-0 node-1 --extender http://localhost:8888 -o json | jq .items
     """
@@ -105,6 +109,8 @@ def _find_node(answer: Explanation, node: str) -> NodeExplanation:
 
 def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[str]:
     pod, node = answer.pod.title, item.node
+    if answer.pod.node == node:
+        yield f"{pod} is already there: it runs on {node}. Another pod like it:"
     if not item.passes:
         yield f"{node} would not take {pod}: {item.reason}"
         yield f"  {item.detail}"
@@ -130,8 +136,8 @@ def explanation_lines(answer: Explanation, item: NodeExplanation) -> Iterator[st
     if item.age_seconds is not None:
         stale = ": stale" if item.stale else ""
         yield f"  its last window ended {age_text(item.age_seconds)}{stale}"
-    if answer.pod.node == node:
-        yield "  the pod runs on this node already: its usage is counted twice"
+    elif item.new:
+        yield "  new node: counted as empty until it reports"
     if answer.mode == "observe":
         yield "  the extender is in mode observe: it lets every node pass"
 

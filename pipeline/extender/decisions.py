@@ -165,8 +165,8 @@ class ExplainResult(NamedTuple):
     `passed` are the positions of the nodes without refusal, in whose order `scores` are.
     `is_fresh` is true where a node has a window that is young enough to judge it. Where
     `is_estimated` (nodes, `resources`), usage is unknown and estimates count. `ages` are seconds
-    (NaN: no window). Other arrays are (nodes,). `disputes` about usage are by position. A pod that
-    `is_exempt` passes everywhere.
+    (NaN: no window); a node that `is_new` never had one, and counts as empty. Other arrays are
+    (nodes,). `disputes` about usage are by position. A pod that `is_exempt` passes everywhere.
     """
 
     names: Sequence[str]
@@ -176,6 +176,7 @@ class ExplainResult(NamedTuple):
     resources: Sequence[str]
     ages: FloatArray
     is_stale: BoolArray
+    is_new: BoolArray
     passed: NodePositions
     scores: PrioritizeResult
     disputes: Mapping[int, Dispute]
@@ -244,6 +245,7 @@ class Decisions:
                 resources=self.rules.placement.load_aware.resources,
                 ages=nodes.in_requested_order(nodes.ages()),
                 is_stale=nodes.in_requested_order(is_stale),
+                is_new=nodes.in_requested_order(nodes.is_new()),
                 passed=np.flatnonzero(nodes.in_requested_order(passes)),
                 scores=self.scores(nodes.among(np.flatnonzero(passes)), demand),
                 disputes=_disputes(nodes),

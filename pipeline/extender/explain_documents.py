@@ -42,6 +42,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     dispute: A second source that reports other usage of the node; null if there is none.
     age_seconds: Seconds since the end of the node's last window.
     stale: Whether that is too old to be judged.
+    new: Whether the node never reported and all of its pods are young: it counts as empty.
     """
 
     node: str
@@ -55,6 +56,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     dispute: Dispute | None = None
     age_seconds: float | None = None
     stale: bool = True
+    new: bool = False
 
     @property
     def passes(self) -> bool:
@@ -129,7 +131,9 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
     score_index = {position: index for index, position in enumerate(result.passed.tolist())}
     plugins = {name: of_plugin.tolist() for name, of_plugin in scores.plugins.items()}
     percent, steps = scores.percent.tolist(), scores.steps.tolist()
-    ages, is_stale = result.ages.tolist(), result.is_stale.tolist()
+    ages, is_stale, is_new = (
+        each.tolist() for each in (result.ages, result.is_stale, result.is_new)
+    )
     is_fresh, is_estimated = result.is_fresh.tolist(), result.is_estimated.tolist()
     items = []
     for position, name in enumerate(result.names):
@@ -151,6 +155,7 @@ def _items(result: ExplainResult) -> tuple[NodeExplanation, ...]:
                 dispute=result.disputes.get(position),
                 age_seconds=round(ages[position], 3) if math.isfinite(ages[position]) else None,
                 stale=is_stale[position],
+                new=is_new[position],
             )
         )
     return tuple(items)

@@ -4,14 +4,17 @@ Commands send or evaluate this body, so they decide about a pod as the extender 
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pipeline.errors import RecordError, UsageError
 from pipeline.input_files import YAML_ERRORS, yaml_documents, yaml_problem
+from pipeline.processors.kubernetes.top_owner import top_owner, workload_of
+from pipeline.processors.kubernetes.typed_names import TypedName, read_typed_name
 from pipeline.settings import KafkaSettings
 from pipeline.sources.compacted_writer import all_records
 from pipeline.topics.codec import decode_json
@@ -19,7 +22,7 @@ from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import PODS
 
 _MAX_NAMES: Final = 1000
-"""Names in memory, among which a misspelt name is looked up."""
+"""Names in memory, among which a misspelt name is looked up; and pods among which one is chosen."""
 
 
 def pod_in_file(file: Path | str, text: bytes | str) -> bytes:
@@ -85,20 +88,32 @@ def _pod_of_template(owner: dict[str, Any], template: dict[str, Any]) -> dict[st
     }
 
 
+class _Candidate(NamedTuple):
+    """A pod that may be meant. The largest of several is taken: a pod that waits for a node, else
+    the newest."""
+
+    is_pending: bool
+    created_at: str
+    record: bytes
+    workload: str
+
+
 async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
     """Return the request body for the newest record of a pod on the topic `pods`.
 
-    `title` is `namespace/name`, or `name` in the namespace `default`. Raises `UsageError` if there
-    is no such pod.
+    `title` names a pod, or the workload of pods, or the beginning of either (see
+    `read_typed_name`), by default in the namespace `default`. Raises `UsageError` if there is no
+    such pod, or if pods of several workloads begin so.
     """
-    namespace, _, name = title.rpartition("/")
-    namespace = namespace or "default"
-    # Decode only records that contain the name.
-    encoded_name = msgspec.json.encode(name)
-    matches: dict[bytes, tuple[str, bytes]] = {}
+    typed = read_typed_name(title)
+    typed = typed._replace(namespace=typed.namespace or "default")
+    # Decode only records with a text that begins so.
+    encoded_name = msgspec.json.encode(typed.name)[:-1]
+    candidates: dict[_Match, dict[bytes, _Candidate]] = {match: {} for match in _Match}
     names: set[str] = set()
     async for message in all_records(kafka, PODS):
-        matches.pop(message.key, None)
+        for matching in candidates.values():
+            matching.pop(message.key, None)
         value = message.value
         if value is None or (encoded_name not in value and len(names) >= _MAX_NAMES):
             continue
@@ -106,17 +121,63 @@ async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
             pod = decode_json(PodFacts, value)
         except RecordError:
             continue
-        if (pod.namespace, pod.name) == (namespace, name):
-            matches[message.key] = pod.created_at or "", value
-        elif pod.name.isprintable() and (pod.name == name or len(names) < _MAX_NAMES):
+        match = _match(pod, typed)
+        if match is not None and len(candidates[match]) < _MAX_NAMES:
+            candidates[match][message.key] = _Candidate(
+                not pod.node, pod.created_at or "", value, _workload_text(pod)
+            )
+        elif pod.name.isprintable() and (pod.name == typed.name or len(names) < _MAX_NAMES):
             names.add(f"{pod.namespace}/{pod.name}")
-    if matches:
-        # The tombstone of an earlier pod of this name may be missing: take the newest.
-        return b'{"podRecord": %s}' % max(matches.values())[1]
-    elsewhere = sorted(other for other in names if other.endswith(f"/{name}"))[:3]
-    suggestions = elsewhere or difflib.get_close_matches(f"{namespace}/{name}", sorted(names), n=3)
-    raise UsageError(
-        f"there is no pod {namespace}/{name}"[:300],
+    for match in _Match:
+        if candidates[match]:
+            return b'{"podRecord": %s}' % _chosen([*candidates[match].values()], match, typed)
+    raise _no_pod_error(typed, sorted(names))
+
+
+class _Match(IntEnum):
+    """How a pod matches what was typed, the best first."""
+
+    NAME = 0
+    WORKLOAD = 1
+    BEGINNING = 2
+
+
+def _match(pod: PodFacts, typed: TypedName) -> _Match | None:
+    if pod.namespace != typed.namespace:
+        return None
+    if typed.has_kind("Pod") and pod.name == typed.name:
+        return _Match.NAME
+    owners = [each for each in (top_owner(pod), pod.owner) if each and typed.has_kind(each.kind)]
+    if any(owner.name == typed.name for owner in owners):
+        return _Match.WORKLOAD
+    named = [owner.name for owner in owners] + [pod.name] * typed.has_kind("Pod")
+    return _Match.BEGINNING if any(name.startswith(typed.name) for name in named) else None
+
+
+def _workload_text(pod: PodFacts) -> str:
+    """The workload of a pod, or the pod itself if it has none, as a user may type it."""
+    workload = workload_of(pod)
+    return f"{pod.namespace}/{pod.name}" if workload is None else str(workload)
+
+
+def _chosen(candidates: Sequence[_Candidate], match: _Match, typed: TypedName) -> bytes:
+    """The record of the pod to explain."""
+    workloads = sorted({candidate.workload for candidate in candidates})
+    if match is not _Match.NAME and len(workloads) > 1:
+        raise UsageError(
+            f"pods of {len(workloads)} workloads begin with {typed.namespace}/{typed.name}"[:300],
+            hint=f"did you mean {', '.join(workloads[:3])}?",
+        )
+    # The tombstone of an earlier pod of this name may be missing: take the newest.
+    return max(candidates).record
+
+
+def _no_pod_error(typed: TypedName, names: Sequence[str]) -> UsageError:
+    title = f"{typed.namespace}/{typed.name}"
+    elsewhere = [other for other in names if other.endswith(f"/{typed.name}")][:3]
+    suggestions = elsewhere or difflib.get_close_matches(title, names, n=3)
+    return UsageError(
+        f"there is no pod {f'of {typed.kind} ' if typed.kind else ''}{title}"[:300],
         hint=f"did you mean {', '.join(suggestions)}?"
         if suggestions
         else "pods come from `springtide watcher` or worker.pods_file; or give a file: -f pod.yaml",

@@ -18,8 +18,9 @@ from pipeline.extender.explain_documents import Explanation
 from pipeline.extender.query_api import explain, read_subject
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
 from pipeline.topics.node_state import Dispute
-from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.extender.conftest import cluster
 from tests.table.records import GIB, NOW, node_state
 
@@ -165,6 +166,25 @@ def test_why_not_names_a_dispute_and_the_usage_that_counts(
     assert (item["verdict"], item["estimated"]) == ("estimated", ["cpu", "memory"])
     (item,) = json.loads(run("why-not", "-f", pod, "idle", "-o", "json").stdout)["items"]
     assert item["dispute"] is None
+
+
+def test_why_not_says_that_the_pod_is_already_there(
+    answers: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "placed.yaml"
+    file.write_text(POD.replace("spec:", "spec:\n  nodeName: busy"))
+    there, verdict, *_ = run("why-not", "-f", str(file), "busy").stdout.splitlines()
+    assert there == "shop/web-0 is already there: it runs on busy. Another pod like it:"
+    assert verdict == "busy would take shop/web-0"
+    assert "already there" not in run("why-not", "-f", str(file), "idle").stdout
+
+
+def test_why_not_says_that_a_node_is_new(answers: dict[str, Any], pod: str) -> None:
+    room = Resources(cpu_millicores=4000, memory_bytes=16 << 30)
+    answers["table"].put_node(TableNode(node="fresh", allocatable=room))
+    lines = run("why-not", "-f", pod, "fresh").stdout.splitlines()
+    assert "  new node: counted as empty until it reports" in lines, lines
+    assert "new node" not in run("why-not", "-f", pod, "busy").stdout
 
 
 def test_why_not_passes_daemon_sets_on_every_node(answers: dict[str, Any], tmp_path: Path) -> None:

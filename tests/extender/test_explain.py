@@ -47,7 +47,7 @@ async def test_nodes_are_explained_in_the_order_of_the_request(start: Start) -> 
     assert items["idle"] == {
         "node": "idle", "verdict": "passed", "reason": None, "detail": None,
         "score": 85, "extender_score": 8, "plugins": {"LoadAwareScheduling": 85},
-        "estimated": [], "dispute": None, "age_seconds": 10.0, "stale": False,
+        "estimated": [], "dispute": None, "age_seconds": 10.0, "stale": False, "new": False,
     }  # fmt: skip
     assert items["hot"] == items["hot"] | {
         "score": None, "extender_score": None, "plugins": {},

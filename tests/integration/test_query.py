@@ -24,7 +24,7 @@ from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
-from pipeline.topics.pods import PodRecord, pod_key
+from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from pipeline.topics.resource_amounts import Resources
 from tests.integration.test_extender import Cluster, cluster, fresh
@@ -34,8 +34,10 @@ from tests.table.records import node_state
 __all__ = ["cluster"]
 
 
-def a_pod(uid: str, name: str, node: str = "") -> tuple[str, bytes]:
+def a_pod(uid: str, name: str, node: str = "", owner: str = "") -> tuple[str, bytes]:
     record = PodRecord(
+        owner=Owner(kind="ReplicaSet", name=owner) if owner else None,
+        labels={"pod-template-hash": owner.rpartition("-")[2]} if owner else {},
         node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=name,
         created_at="2023-11-14T22:13:20Z", pod_class="prod", phase="Running" if node else "Pending",
         requests=Resources(cpu_millicores=500, memory_bytes=1 << 30),
@@ -68,6 +70,17 @@ def test_a_pod_is_explained_from_the_topics(cluster: Cluster, tmp_path: Path) ->
     assert (ran.returncode, "there is no pod shop/gone" in ran.stderr) == (2, True)
     ran = run("why-not", "web-1", "calm")
     assert (ran.returncode, "did you mean shop/web-1" in ran.stderr) == (2, True)
+    ran = run("why-not", "shop/web", "calm")  # pods of their own, without a workload
+    assert (ran.returncode, "did you mean shop/web-0, shop/web-1?" in ran.stderr) == (2, True)
+
+    asyncio.run(cluster.send(PODS, a_pod("u4", "api-5d4-x", owner="api-5d4")))
+    asyncio.run(cluster.send(PODS, a_pod("u5", "api-5d4-y", "hot", owner="api-5d4")))
+    for name in ("shop/api", "deploy/shop/ap", "rs/shop/api-5d4"):
+        ran = run("why-not", name, "calm")
+        assert (ran.returncode, ran.stderr) == (0, ""), name
+        assert ran.stdout.startswith("calm would take shop/api-5d4-x\n"), name
+    ran = run("why-not", "sts/shop/api", "calm")
+    assert (ran.returncode, "no pod of statefulset shop/api" in ran.stderr) == (2, True)
 
     file = tmp_path / "job.yaml"
     file.write_text("kind: Job\nspec: {template: {spec: {containers: [{name: c}]}}}")

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -313,6 +314,16 @@ def check_arguments(arguments: Sequence[str]) -> None:
             ) from None
 
 
+def typed_program(path: str) -> str:
+    """What a user types for the program at this path.
+
+    >>> typed_program("/usr/bin/kubectl-springtide")
+    'kubectl springtide'
+    """
+    is_plugin = Path(path).name == "kubectl-springtide"
+    return "kubectl springtide" if is_plugin else "springtide"
+
+
 def main() -> None:
     open_closed_streams()
     escape_unprintable_output()
@@ -323,7 +334,7 @@ def main() -> None:
         report(error)
         sys.exit(error.exit_code)
     try:
-        cli(prog_name="springtide")
+        cli(prog_name=typed_program(sys.argv[0]))
     except OSError as error:
         if not _is_write_error(error):
             raise

@@ -72,17 +72,17 @@ def autoscaled(plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_api_server_accepts_and_shows_the_object(autoscaled: ControlPlane) -> None:
-    vpa: dict[str, Any] = vpa_object(RECOMMENDATION)
-    text = json.dumps(vpa)
-    autoscaled.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
-    autoscaled.kubectl(
-        "apply", "--server-side", "--validate=strict", "--subresource=status", "-f", "-", stdin=text
-    )
-    stored = json.loads(autoscaled.kubectl("get", "vpa", NAME, "-n", "shop", "-o", "json"))
-    # The API server drops what its schema does not have.
-    assert {part: stored[part] for part in ("spec", "status")} == {
-        part: vpa[part] for part in ("spec", "status")
-    }
+    older = replace(RECOMMENDATION, as_of="2023-11-13T22:13:30Z", history_days=0.2)
+    vpa: dict[str, Any] = {}
+    # The second time replaces the status of the first.
+    for record in (older, RECOMMENDATION):
+        vpa = vpa_object(record)
+        text = json.dumps(vpa)
+        for part in ((), ("--server-side", "--subresource=status")):
+            autoscaled.kubectl("apply", "--validate=strict", *part, "-f", "-", stdin=text)
+        stored = json.loads(autoscaled.kubectl("get", "vpa", NAME, "-n", "shop", "-o", "json"))
+        # The API server drops what its schema does not have.
+        assert (stored["spec"], stored["status"]) == (vpa["spec"], vpa["status"])
     columns = autoscaled.kubectl("get", "vpa", "-n", "shop", "--no-headers").split()
     assert columns[:5] == [NAME, "Off", "500m", "262144000", "True"]
     vpa["spec"]["updatePolicy"]["updateMode"] = "Recommend"

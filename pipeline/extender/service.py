@@ -105,7 +105,7 @@ async def serve(
     assert runner.server is not None
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "extender")
-    listener = Listener(runner.server, connections, tls.context if tls else None, error_response)
+    listener = Listener(runner.server, connections, tls, error_response)
     feeds = [source.run() for source in (feed, views, history, pod_history, departures) if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),

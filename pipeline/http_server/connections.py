@@ -8,7 +8,6 @@ are closed unanswered. Connections that are still in the TLS handshake count, to
 import asyncio
 import collections
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
@@ -18,6 +17,7 @@ from prometheus_client import Counter, Gauge
 from pipeline.errors import SettingsError
 from pipeline.http_server import limits
 from pipeline.http_server.access_log import HTTP_LOGGER, AccessLog
+from pipeline.http_server.server_tls import Tls
 from pipeline.logs import get_logger
 from pipeline.tasks import cancel_tasks
 
@@ -128,10 +128,10 @@ class Listener:
         self,
         server: web.Server,
         connections: Connections,
-        context: ssl.SSLContext | None,
+        tls: Tls | None,
         refuse: Refuse,
     ) -> None:
-        self._server, self._connections, self._context = server, connections, context
+        self._server, self._connections, self._tls = server, connections, tls
         self._refuse = refuse
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[NoReturn]] = []
@@ -194,10 +194,11 @@ class Listener:
     async def _open(self, accepted: socket.socket, address: str) -> None:
         """Make the TLS handshake, if any, and hand the connection to the server."""
         connection = _Connection(self._server, self._connections, address)
-        timeout = None if self._context is None else limits.HEAD_TIMEOUT_SECONDS
+        context = None if self._tls is None else self._tls.context
+        timeout = None if context is None else limits.HEAD_TIMEOUT_SECONDS
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=timeout
+                lambda: connection, accepted, ssl=context, ssl_handshake_timeout=timeout
             )
         except OSError as error:
             self._connections.close("handshake", address, f"TLS handshake failed: {_why(error)}")

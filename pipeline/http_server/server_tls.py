@@ -1,13 +1,13 @@
 """HTTPS of a service: its certificate and key, and the CA of client certificates.
 
-An invalid file is an error at the start. Later, a renewed certificate is read without a restart;
-the old one stays in use while the new files are invalid.
+An invalid file is an error at the start. Later, renewed files are read without a restart; the old
+ones stay in use while the new ones are invalid.
 """
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
@@ -15,6 +15,9 @@ from pipeline.http_server import limits
 from pipeline.logs import get_logger
 
 _log = get_logger(__name__)
+
+_INVALID: Final = (OSError, ssl.SSLError, ValueError)
+"""What invalid files raise."""
 
 
 class TlsSettings(Protocol):
@@ -30,11 +33,12 @@ class TlsSettings(Protocol):
 
 @dataclass(slots=True)
 class Tls:
-    """The context of new connections, and the files that its certificate comes from."""
+    """The context of new connections, and the files that it comes from."""
 
     context: ssl.SSLContext
     cert_file: str
     key_file: str
+    client_ca_file: str | None
 
     @classmethod
     def from_settings(cls, settings: TlsSettings, section: str) -> "Tls | None":
@@ -56,27 +60,23 @@ class Tls:
                 key=f"{section}.{missing}",
                 hint="HTTPS needs a certificate and its key",
             )
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        tls = cls(context, cert_file, key_file)
-        if (invalid := tls.reload()) is not None:
+        try:
+            context = _with_certificate(cert_file, key_file)
+        except _INVALID as error:
             raise _invalid_file(
-                f"{section}.tls_cert_file", f"{cert_file}, {key_file}", invalid
-            ) from invalid
-        if settings.tls_client_ca_file is not None:
-            try:
-                context.load_verify_locations(settings.tls_client_ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise _invalid_file(
-                    f"{section}.tls_client_ca_file", settings.tls_client_ca_file, error
-                ) from error
-            # A kubelet's probes have no certificate; the handlers refuse other clients without one.
-            context.verify_mode = ssl.CERT_OPTIONAL
-        return tls
+                f"{section}.tls_cert_file", f"{cert_file}, {key_file}", error
+            ) from error
+        try:
+            _trust_clients(context, settings.tls_client_ca_file)
+        except _INVALID as error:
+            raise _invalid_file(
+                f"{section}.tls_client_ca_file", str(settings.tls_client_ca_file), error
+            ) from error
+        return cls(context, cert_file, key_file, settings.tls_client_ca_file)
 
     async def watch_files(self, clock: Clock) -> NoReturn:
-        """Reload the certificate whenever its files change, until cancelled. A file that was being
-        written may keep its time, so invalid files are read again at every check."""
+        """Reload the files whenever one changes, until cancelled. A file that was being written may
+        keep its time, so invalid files are read again at every check."""
         in_use = logged = self._modified_at()
         while True:
             await clock.sleep(limits.CERTIFICATE_CHECK_SECONDS)
@@ -92,17 +92,32 @@ class Tls:
 
     def reload(self) -> Exception | None:
         """Use the files as they are now for new connections. Returns the error if they are invalid;
-        the old certificate then stays in use."""
+        the old ones then stay in use."""
         try:
-            # A context loses its certificate if the new key does not match: try a new one first.
-            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
-                context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
-        except (OSError, ssl.SSLError, ValueError) as error:
+            context = _with_certificate(self.cert_file, self.key_file)
+            _trust_clients(context, self.client_ca_file)
+        except _INVALID as error:
             return error
+        self.context = context
         return None
 
     def _modified_at(self) -> tuple[float | None, ...]:
-        return tuple(_modified(Path(name)) for name in (self.cert_file, self.key_file))
+        files = (self.cert_file, self.key_file, self.client_ca_file)
+        return tuple(None if name is None else _modified(Path(name)) for name in files)
+
+
+def _with_certificate(cert_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert_file, key_file, password=_no_password)
+    return context
+
+
+def _trust_clients(context: ssl.SSLContext, ca_file: str | None) -> None:
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+        # A kubelet's probes have no certificate; the handlers refuse other clients without one.
+        context.verify_mode = ssl.CERT_OPTIONAL
 
 
 def _modified(file: Path) -> float | None:

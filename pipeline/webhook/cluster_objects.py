@@ -117,7 +117,7 @@ class ClusterObjects:
         self._profiles = _KnownObjects(NAME, self._profile)
         self._classes = _KnownObjects("PriorityClass", _priority_class)
         self._namespaces = _KnownObjects("Namespace", _namespace)
-        self._reported: dict[str, tuple[ProfileHead, str]] = {}
+        self._reported: dict[str, tuple[ProfileHead, set[str]]] = {}
         self._schema: PodSchema | None = None
         self._schema_asked = False
 
@@ -141,10 +141,14 @@ class ClusterObjects:
         return Cluster(self._classes.by_name, labels, self._schema)
 
     def report(self, head: ProfileHead, reason: str) -> None:
-        """Report why a profile is not applied, in the log and in an Event; each reason once."""
-        if self._reported.get(head.name) == (head, reason):
+        """Report why a profile is not applied, in the log and in an Event; each reason once, and at
+        most `MOST_REASONS` for each version of a profile: some name what only one pod has."""
+        known, reasons = self._reported.get(head.name, (head, set[str]()))
+        if known != head:
+            reasons = set()
+        if reason in reasons or len(reasons) >= limits.MOST_REASONS:
             return
-        self._reported[head.name] = head, reason
+        self._reported[head.name] = head, reasons | {reason}
         log.warning("profile not applied", profile=head.name, why=reason)
         about = {"apiVersion": API_VERSION, "metadata": {"name": head.name, "uid": head.uid}}
         self._events.warn_soon(about, NAME, "ProfileNotApplied", reason)

@@ -88,14 +88,15 @@ class Reviews:
             )
         except InvalidRecordError as error:
             return _unreadable(request, error)
-        self._report(result)
+        self._report(result, writes_events=not request.dry_run)
         return self._changed(request, pod, result)
 
-    def _report(self, result: Result) -> None:
+    def _report(self, result: Result, *, writes_events: bool) -> None:
         APPLICATIONS.labels("applied").inc(len(result.applied))
         APPLICATIONS.labels("not_applied").inc(len(result.not_applied))
-        for name, reason in result.not_applied.items():
-            self._objects.report_by_name(name, reason)
+        if writes_events:
+            for name, reason in result.not_applied.items():
+                self._objects.report_by_name(name, reason)
 
     def _changed(self, request: ReviewRequest, pod: Any, result: Result) -> Answer:
         patch = json_patch(pod, result.pod)

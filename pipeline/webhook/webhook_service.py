@@ -140,15 +140,20 @@ class Webhook:
             )
         if not self._objects.is_read:
             raise NotReadyError("profiles are not read yet", hint="/readyz tells when they are")
+        review = self._reviews[request.path]
+        # Unknown for a body in chunks.
+        size = request.content_length
+        if size is not None and size <= limits.SMALL_REVIEW_BYTES:
+            return await review(read_review(await _body(request)))
         try:
             async with asyncio.timeout(limits.PLACE_SECONDS):
                 await self._places.acquire()
         except TimeoutError:
             raise OverloadedError(
-                f"{limits.REVIEWS_AT_ONCE} reviews are under way", hint="start more replicas"
+                f"{limits.REVIEWS_AT_ONCE} large reviews are under way", hint="start more replicas"
             ) from None
         try:
-            return await self._reviews[request.path](read_review(await _body(request)))
+            return await review(read_review(await _body(request)))
         finally:
             self._places.release()
 
@@ -178,7 +183,7 @@ async def serve(
     assert runner.server is not None
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "webhook")
-    listener = Listener(runner.server, connections, tls.context, refusal)
+    listener = Listener(runner.server, connections, tls, refusal)
     following = asyncio.create_task(objects.run(), name="cluster objects")
     reloading = asyncio.create_task(tls.watch_files(clock), name="tls")
     try:

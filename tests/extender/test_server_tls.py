@@ -18,6 +18,7 @@ from pipeline.http_server.server_tls import Tls
 from pipeline.local.pki import Authority, Pair
 from pipeline.settings import ExtenderSettings
 from tests.extender.conftest import running
+from tests.processes import until
 
 
 def authority(folder: Path) -> Authority:
@@ -84,6 +85,35 @@ async def test_https_with_client_certificates_and_a_renewal(
             await asyncio.sleep(0.05)
             shown.append(await serial(port, known))
         assert shown[-1] == renewed.serial_number
+
+
+async def test_a_renewed_ca_of_clients_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.http_server.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
+    old, new = authority(tmp_path / "old"), authority(tmp_path / "new")
+    own, trusted = server(old), tmp_path / "clients.crt"
+    trusted.write_bytes(old.certificate.read_bytes())
+    settings = ExtenderSettings(
+        host="127.0.0.1", port=0, tls_cert_file=str(own.public), tls_key_file=str(own.private),
+        tls_client_ca_file=str(trusted),
+    )  # fmt: skip
+
+    async def is_known(port: int, ca: Authority) -> bool:
+        context = ssl.create_default_context(cafile=str(old.certificate))
+        context.load_cert_chain(*ca.client("scheduler"))
+        async with aiohttp.ClientSession() as session:
+            try:
+                answer = await session.get(f"https://localhost:{port}/v1/nodes", ssl=context)
+            except aiohttp.ClientError:
+                return False
+            return answer.status == 503
+
+    async with running(settings=settings) as port:
+        assert [await is_known(port, ca) for ca in (old, new)] == [True, False]
+        trusted.write_bytes(new.certificate.read_bytes())
+        await until(lambda: is_known(port, new))
+        assert not await is_known(port, old)
 
 
 async def test_commands_ask_over_https(tmp_path: Path) -> None:

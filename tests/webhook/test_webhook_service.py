@@ -144,6 +144,29 @@ async def test_invalid_profile_stops_no_pod_and_is_reported_once(start: Start) -
     assert objects._reported == {}
 
 
+async def test_dry_run_leaves_no_event(start: Start) -> None:
+    """Its configuration declares no side effects for it."""
+    objects = KnownObjects(encoded("none", priorityClassName="none"))
+    client = await start(objects=objects)
+    await response(client, "/mutate-pods", review(pod(), dryRun=True))
+    await asyncio.sleep(0)
+    assert objects.api.written == []
+    await response(client, "/mutate-pods", review(pod(), dryRun=False))
+    await asyncio.sleep(0)
+    assert len(objects.api.written) == 1
+
+
+async def test_reasons_that_differ_by_pod_are_reported_a_few_times(start: Start) -> None:
+    objects = KnownObjects(encoded("long", labelSuffixes={"app": "x" * 60}))
+    client = await start(objects=objects)
+    for turn in range(2):
+        for number in range(20):
+            given = pod(labels={"app": f"app-{number}"})
+            assert "patch" not in await response(client, "/mutate-pods", review(given))
+        await asyncio.sleep(0)
+        assert len(objects.api.written) == limits.MOST_REASONS, turn
+
+
 @pytest.mark.parametrize(
     ("gates", "path", "effect"),
     [
@@ -263,13 +286,18 @@ async def test_slow_body_is_bounded_in_time(start: Start, monkeypatch: pytest.Mo
     )  # fmt: skip
 
 
-async def test_too_many_reviews_at_once_get_503(
+async def test_too_many_large_reviews_at_once_get_503(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.webhook.limits.REVIEWS_AT_ONCE", 0)
     monkeypatch.setattr("pipeline.webhook.limits.PLACE_SECONDS", 0.05)
-    answer = await (await start()).post("/mutate-pods", json=review(pod()))
+    client = await start(BATCH)
+    large = pod()
+    large["metadata"]["annotations"] = {"text": "x" * limits.SMALL_REVIEW_BYTES}
+    answer = await client.post("/mutate-pods", json=review(large))
     assert (answer.status, "under way" in (await answer.json())["error"]) == (503, True)
+    # Slow clients with large reviews would take every place.
+    assert "patch" in await response(client, "/mutate-pods", review(pod()))
 
 
 async def test_nothing_is_decided_before_the_cluster_is_read(start: Start) -> None:

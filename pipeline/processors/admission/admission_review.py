@@ -26,7 +26,8 @@ class ObjectKind(msgspec.Struct, frozen=True):
 
 
 class ReviewRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """The request under review. `object` is null in a deletion, `old_object` in a creation."""
+    """The request under review. `object` is null in a deletion, `old_object` in a creation. A
+    `dry_run` may leave no trace in the cluster."""
 
     uid: str
     kind: ObjectKind = ObjectKind()
@@ -34,6 +35,7 @@ class ReviewRequest(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str | None = None
     name: str | None = None
     operation: str = ""
+    dry_run: bool | None = None
     object: msgspec.Raw = msgspec.Raw(b"null")
     old_object: msgspec.Raw = msgspec.Raw(b"null")
 

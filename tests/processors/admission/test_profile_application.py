@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.admission.colocation_profile import Profile
 from pipeline.processors.admission.json_patch import json_patch
 from pipeline.processors.admission.profile_application import (
     MOST_POD_BYTES,
@@ -170,19 +171,21 @@ def test_mirror_pods_stay_as_their_kubelets_run_them() -> None:
     assert applied(mirror, profile(**BATCH)) == (mirror, (), {})
 
 
-def test_large_pods_and_many_profiles_take_little_time() -> None:
+def test_many_profiles_of_a_large_pod_take_little_more_time_than_one() -> None:
     """The webhook answers one review at a time: a client that creates large pods could stop it. One
     copy of the pod for each profile would already take too long."""
-    given = pod(*[container(f"c{n}", requests={"cpu": "1"}) for n in range(5000)])
-    rules = [profile(f"p{n}", labels={f"l{n}": "x"}) for n in range(40)]
-    began = time.process_time()
-    copy.deepcopy(given)
-    unit = time.process_time() - began
-    began = time.process_time()
-    result = applied(given, profile(**BATCH), *rules)
-    assert len(result.applied) == 41
-    json_patch(given, result.pod)
-    assert time.process_time() - began < 5 * unit
+    given = pod(*[container(f"c{n}", requests={"cpu": "1"}) for n in range(2000)])
+    rules = [profile(f"q{n}", labels={f"l{n}": "x"}) for n in range(40)]
+
+    def seconds(*more: Profile) -> float:
+        began = time.process_time()
+        result = applied(given, profile(**BATCH), *more)
+        assert len(result.applied) == 1 + len(more)
+        json_patch(given, result.pod)
+        return time.process_time() - began
+
+    alone, among_others = (min(seconds(*more) for _ in range(3)) for more in ((), rules))
+    assert among_others < 5 * alone
 
 
 def test_pod_that_no_profile_changes_keeps_its_resources() -> None:

@@ -81,5 +81,6 @@ def _metadata(name: str, cluster: str) -> Object:
 
 
 def _object_name(full_name: str) -> str:
-    """A name that Kubernetes accepts: topics may have capitals and `_`."""
-    return re.sub(r"[^a-z0-9.-]", "-", full_name.lower())
+    """A name that Kubernetes accepts: topics may have capitals, `_`, and parts that end in `-`."""
+    parts = re.sub(r"[^a-z0-9.-]", "-", full_name.lower()).split(".")
+    return ".".join(filter(None, (part.strip("-") for part in parts)))

@@ -141,8 +141,8 @@ class Webhook:
         if not self._objects.is_read:
             raise NotReadyError("profiles are not read yet", hint="/readyz tells when they are")
         review = self._reviews[request.path]
-        # Unknown for a body in chunks.
-        size = request.content_length
+        # None for a body in chunks; a compressed one has any size in the end.
+        size = None if "Content-Encoding" in request.headers else request.content_length
         if size is not None and size <= limits.SMALL_REVIEW_BYTES:
             return await review(read_review(await _body(request)))
         try:

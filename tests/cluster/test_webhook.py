@@ -7,6 +7,7 @@ configuration is that of deploy/chart/webhook with another address.
 
 import asyncio
 import base64
+import itertools
 import json
 import socket
 import ssl
@@ -262,12 +263,14 @@ async def test_invalid_profiles_are_refused_and_stop_no_pod(
         apply(plane, profile("odd", probability="half"))
     with pytest.raises(ControlPlaneError, match="Unsupported value"):
         apply(plane, profile("odd", qosClass="BEST"))
-    # One whose fault only a pod shows.
+    # One whose fault only a pod shows. A dry run would leave no Event.
     apply(plane, for_app("faulty", priorityClassName="none", labels={"faulty": "yes"}))
+    names = (f"faulty-{number}" for number in itertools.count())
 
     def is_reported() -> bool:
-        labels = dry_run(plane, own_pod("f", "faulty", cpu="1"))["metadata"]["labels"]
-        assert labels == {"app": "faulty"}
+        name = next(names)
+        apply(plane, own_pod(name, "faulty", cpu="1"))
+        assert stored(plane, name)["metadata"]["labels"] == {"app": "faulty"}
         return "no PriorityClass 'none'" in event_text(plane, "faulty", "-n", "default")
 
     await until(is_reported)

@@ -142,6 +142,13 @@ def test_a_worker_keeps_its_partitions_when_its_pod_starts_again(
     assert str(worker.data_dir) in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+def test_something_else_may_scale_workers() -> None:
+    """Each upgrade would undo it, if the chart set a number."""
+    objects = rendered("worker.replicas=null")
+    assert "replicas" not in object_of(objects, "StatefulSet", "springtide-worker")["spec"]
+    assert object_of(objects, "PodDisruptionBudget", "springtide-worker")
+
+
 def test_pods_beside_those_on_nodes_have_least_rights(everything: list[Any]) -> None:
     for role, pod in pods_of(everything).items():
         (container,) = pod["containers"]

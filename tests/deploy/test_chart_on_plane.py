@@ -151,7 +151,12 @@ RIGHTS = {
         lacks=("delete pod victim", "get secrets -A", "label node plain-node x=y"),
     ),
     "actuator": Rights(
-        needs=("get nodes", "get nodemetrics", "auth can-i patch nodes --subresource=status"),
+        needs=(
+            "get nodes",
+            "get nodemetrics",
+            "auth can-i patch nodes --subresource=status",
+            "auth can-i get nodeslos/plain-node",
+        ),
         lacks=("get pods -A", "label node plain-node x=y", "delete node plain-node"),
     ),
     "planner": Rights(

@@ -69,11 +69,15 @@ def test_users_have_the_rights_of_roles_and_no_others() -> None:
     assert limited == {"springtide-exporter", "springtide-node-actuator", "springtide-node-agent"}
 
 
-def test_a_topic_whose_name_is_no_name_of_kubernetes_gets_another() -> None:
-    printed = CliRunner().invoke(command, ["strimzi", "--topic-prefix", "East_1"]).output
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [("East_1", "east-1.samples"), ("east_", "east.samples"), ("a..b-", "a.b.samples")],
+)
+def test_a_topic_whose_name_is_no_name_of_kubernetes_gets_another(prefix: str, name: str) -> None:
+    printed = CliRunner().invoke(command, ["strimzi", "--topic-prefix", prefix]).output
     first = next(yaml.safe_load_all(printed))
-    assert first["metadata"]["name"] == "east-1.samples"
-    assert first["spec"]["topicName"] == "East_1.samples"
+    assert first["metadata"]["name"] == name
+    assert first["spec"]["topicName"] == f"{prefix}.samples"
 
 
 def test_the_cluster_suits_the_topics() -> None:

@@ -140,7 +140,7 @@ def recorded_week(running: int = 4, ended: int = 1) -> RecordedWeek:
         before = [stay for stay in stays if trace.end[stay] < trace.steps]
         for stay in at_end[:running] + before[-ended:]:
             week.pods.append(_pod(trace, stay, begin, node, len(week.pods)))
-    week.pods[1].restarts_at = STEPS // 2
+    week.pods[1].restarts_at = STEPS // 2 + 5  # within an hour
     return week
 
 

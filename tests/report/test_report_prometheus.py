@@ -4,6 +4,7 @@ recomputation."""
 import csv
 import io
 import json
+import math
 import re
 import threading
 import urllib.request
@@ -25,6 +26,7 @@ from tests.provider.local_prometheus import LocalPrometheus, local_prometheus
 from tests.report.recomputed_report import cpu_target, hours_of_pods, memory_target
 from tests.report.recorded_week import (
     ALLOCATABLE,
+    CAPACITY,
     END_SECONDS,
     HOURS,
     NODES,
@@ -169,6 +171,24 @@ def test_offers_follow_from_peaks(rows: dict[tuple[str, str, str], Row]) -> None
             total = sum(rows["node", node, "cpu"]["risks"][i][part] for node in NODES)
             cluster = rows["cluster", "cluster", "cpu"]["risks"][i][part]
             assert cluster == pytest.approx(total)
+
+
+def test_batch_equals_a_recomputation(
+    recorded: Recorded, rows: dict[tuple[str, str, str], Row]
+) -> None:
+    hours = hours_of_pods(recorded.week)
+    for node in NODES:
+        prod = [
+            pod for pod in _running(recorded.week) if pod.node == node and any(pod.requests)
+        ]  # fmt: skip
+        for r, (resource, unit, reclaimed) in enumerate((("cpu", 1000, 60), ("memory", 1, 65))):
+            capacity = int(CAPACITY[r] * unit)
+            # The kubelet reserves more than other processes use.
+            taken = capacity - int(ALLOCATABLE[r] * unit)
+            taken += sum(math.ceil(hours[pod.name]["highest"][-1, r]) for pod in prod)
+            for each in rows["node", node, resource]["risks"]:
+                left = capacity - capacity * (100 - reclaimed) // 100 - taken - int(each["mid"])
+                assert each["batch"] == left - left // 10
 
 
 def test_text_and_page(recorded: Recorded, tmp_path: Any) -> None:

@@ -42,7 +42,7 @@ from tests.chaos.load import WINDOW_SECONDS
 from tests.chaos.node_limits import node_trees
 from tests.chaos.relief_loop import asking_plane, run_loop
 from tests.chaos.role_process import limit_files
-from tests.chaos.schedule import PROCESSES, Fault, faults
+from tests.chaos.schedule import PROCESSES, ROLES, Fault, faults
 from tests.chaos.world import EXPORTERS, NO_BUGS, Bugs, World, running_world
 from tests.plane import NAMESPACES
 from tests.processes import until
@@ -64,8 +64,8 @@ async def chaos(
     done: list[Injected] = []
     with node_trees(EXPORTERS[:instances]) as trees:
         async with running_world(
-            plane, cluster, folder, seed=seed, nodes=nodes, instances=instances, bugs=bugs,
-            trees=trees,
+            plane, cluster.brokers, folder, seed=seed, nodes=nodes, bugs=bugs, trees=trees,
+            names=[f"{role}-{number}" for role in ROLES for number in range(instances)],
         ) as (world, made):  # fmt: skip
             async with made.running(WINDOW_SECONDS):
                 began = time.time()
@@ -133,7 +133,7 @@ async def all_back(world: World, moment: float, report: Report) -> float:
 
 async def restart_brokers(world: World, report: Report) -> None:
     """Restart brokers that ended, as Kubernetes does: one whose disk was full may end later."""
-    for number, broker in enumerate(world.cluster.brokers):
+    for number, broker in enumerate(world.brokers):
         if broker.pid is None:
             report(f"broker-{number} had ended; its log ends:\n{broker.log_tail()}")
             await asyncio.to_thread(broker.start)
@@ -183,7 +183,7 @@ async def disturb_role(world: World, fault: Fault) -> None:
 
 
 async def disturb_broker(world: World, fault: Fault) -> None:
-    broker = world.cluster.brokers[int(fault.target.rpartition("-")[2])]
+    broker = world.brokers[int(fault.target.rpartition("-")[2])]
     pid = broker.pid
     assert pid is not None
     match fault.kind:

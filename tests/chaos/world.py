@@ -22,7 +22,7 @@ from pipeline.errors import RecordError
 from pipeline.kafka import record_batches
 from pipeline.kafka.follow import topic_partitions
 from pipeline.local.control_plane import ControlPlane
-from pipeline.local.kafka_cluster import BROKERS, LocalCluster
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.port_probe import free_port
 from pipeline.processors.overcommit.status_patch import read_amounts
 from pipeline.settings import variable_name
@@ -40,7 +40,6 @@ from tests.chaos.load import ChaosLoad
 from tests.chaos.node_limits import POLICY, NodeLimits, limits_of, undo
 from tests.chaos.provided_usage import PROVIDED
 from tests.chaos.role_process import RoleProcess
-from tests.chaos.schedule import ROLES
 from tests.cluster.objects import apply, deployment, named, node, pod, write_policy
 from tests.kube.fault_proxy import FaultProxy, fault_proxy
 from tests.system.harness import (
@@ -101,18 +100,17 @@ class World:
     runs. `kills_evictors` kills all evictors at the next eviction, before it is recorded."""
 
     def __init__(
-        self, plane: ControlPlane, cluster: LocalCluster, proxy: FaultProxy, stage: Stage,
-        load: ChaosLoad, folder: Path, instances: int, bugs: Bugs, began: float,
+        self, plane: ControlPlane, brokers: Sequence[LocalKafka], proxy: FaultProxy, stage: Stage,
+        load: ChaosLoad, folder: Path, names: Sequence[str], bugs: Bugs, began: float,
         trees: Mapping[str, CgroupTree],
     ) -> None:  # fmt: skip
-        self.plane, self.cluster, self.proxy, self.stage = plane, cluster, proxy, stage
+        self.plane, self.brokers, self.proxy, self.stage = plane, brokers, proxy, stage
         self.load = load
         self.folder, self.trees = folder, trees
         self.signs: dict[str, list[float]] = defaultdict(list)
         self.offers: list[Offer] = []
         self.began, self.kills_evictors = began, False
         self.memory: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        names = [f"{role}-{number}" for role in ROLES for number in range(instances)]
         self.ports = {name: free_port() for name in names}
         variables = self._variables()
         self.roles = {
@@ -410,18 +408,20 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
 
 @asynccontextmanager
 async def running_world(
-    plane: ControlPlane, cluster: LocalCluster, folder: Path, *, seed: int, nodes: int,
-    instances: int, bugs: Bugs, trees: Mapping[str, CgroupTree],
+    plane: ControlPlane, brokers: Sequence[LocalKafka], folder: Path, *, seed: int, nodes: int,
+    names: Sequence[str], bugs: Bugs, trees: Mapping[str, CgroupTree],
 ) -> AsyncIterator[tuple[World, Feed]]:  # fmt: skip
-    """All roles, and a feed of their load, which does not run yet; they are killed at the end."""
+    """The roles `names`, and a feed of their load, which does not run yet; they are killed at the
+    end."""
     record_batches.install()  # the consumers of this process read hostile records, too
-    stage = await create_stage(cluster.bootstrap_servers, replicas=BROKERS)
+    servers = ",".join(broker.bootstrap_servers for broker in brokers)
+    stage = await create_stage(servers, replicas=len(brokers))
     began = time.time()
     load = await asyncio.to_thread(create_objects, plane, nodes, stage.prefix)
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(fault_proxy(plane, seed=seed))
         proxy.is_fair = True
-        world = World(plane, cluster, proxy, stage, load, folder, instances, bugs, began, trees)
+        world = World(plane, brokers, proxy, stage, load, folder, names, bugs, began, trees)
         stack.callback(world.close)
         for role in world.roles.values():
             role.start()

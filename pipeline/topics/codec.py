@@ -46,6 +46,9 @@ class UnreadableValue(bytes):
         return value
 
 
+_UPGRADE_READERS: Final = "upgrade the readers before the writers"
+_UNKNOWN_VALUE: Final = "Invalid enum value"
+"""How msgspec begins its error for a value that a newer release may have added."""
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -83,7 +86,10 @@ def check_readable(data: bytes | None) -> None:
 def decode_error(what: str, error: Exception) -> RecordError:
     """Return the error for a record or a part of it, if decoding raised one of `DECODE_ERRORS`."""
     if isinstance(error, msgspec.ValidationError):
-        return InvalidRecordError(f"{what} breaks its schema: {error}")
+        is_new = str(error).startswith(_UNKNOWN_VALUE)
+        return InvalidRecordError(
+            f"{what} breaks its schema: {error}", hint=_UPGRADE_READERS if is_new else None
+        )
     return UndecodableRecordError(f"{what} cannot be decoded: {error}")
 
 
@@ -92,7 +98,7 @@ def check_version(version: int, supported: int, what: str) -> None:
     if version != supported:
         raise UnsupportedVersionError(
             f"{what} has version {version}, this build reads version {supported}",
-            hint="upgrade the readers before the writers",
+            hint=_UPGRADE_READERS,
         )
 
 

@@ -30,6 +30,8 @@ MOST_BYTES: Final = 32 << 20
 _DEVICE: Final = re.compile(r"(\d{1,10}:\d{1,10})?")
 _SCHED_FEATURE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _FORMAT: Final = 1
+_UNKNOWN: Final = ("Invalid enum value", "Object contains unknown field")
+"""How msgspec begins its errors for a knob and for a field that a newer release may have added."""
 
 
 class SavedValue(NamedTuple):
@@ -63,9 +65,12 @@ class _SavedPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     written: Annotated[tuple[_Text, ...], Meta(max_length=100)] = ()
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Head(msgspec.Struct, frozen=True):
     format: int
     boot_id: str
+
+
+class _File(_Head, frozen=True, forbid_unknown_fields=True):
     places: Annotated[list[_SavedPlace], Meta(max_length=MOST_PLACES)]
     lost: Annotated[str, Meta(max_length=4096)] = ""
 
@@ -73,9 +78,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OriginalValues:
     """The saved values of this boot. One process at a time has them.
 
-    Raises StateError if another process has them, or if their directory cannot be used. A file that
-    cannot be read is set aside, as `PATH.unreadable`: `lost_because` then has the reason until the
-    next boot, and what it held cannot be restored any more.
+    Raises StateError if another process has them, if their directory cannot be used, or if a newer
+    release saved them, which can still restore them. A file that cannot be read is set aside, as
+    `PATH.unreadable`: `lost_because` then has the reason until the next boot, and what it held
+    cannot be restored any more.
 
     `parse` raises ValueError for a text that the kernel does not have at a place.
     """
@@ -87,6 +93,9 @@ class OriginalValues:
         self.lost_because: str | None = None
         try:
             self.values = self._read()
+        except StateError:
+            self.close()
+            raise
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             self.lost_because = f"{error!s:.1000}"
             aside = path.with_name(f"{path.name}.unreadable")
@@ -122,13 +131,21 @@ class OriginalValues:
             content = _content(self._path)
         except FileNotFoundError:
             return {}
-        file = msgspec.json.decode(content, type=_File)
-        if file.format != _FORMAT:
-            raise ValueError(f"format {file.format} is not {_FORMAT}")
-        if file.boot_id != self._boot_id:
+        head = msgspec.json.decode(content, type=_Head)
+        if head.boot_id != self._boot_id:
             log.info("original values are from before the last boot", path=self._path)
             self._path.unlink()
             return {}
+        if head.format > _FORMAT:
+            raise self._newer_release(f"it has format {head.format}, this build reads {_FORMAT}")
+        try:
+            file = msgspec.json.decode(content, type=_File)
+        except msgspec.ValidationError as error:
+            if str(error).startswith(_UNKNOWN):
+                raise self._newer_release(str(error)) from error
+            raise
+        if file.format != _FORMAT:
+            raise ValueError(f"format {file.format} is not {_FORMAT}")
         self.lost_because = file.lost or None
         values = dict(map(_saved_value, file.places))
         for place, saved in values.items():
@@ -136,6 +153,13 @@ class OriginalValues:
                 for text in (saved.text, *saved.written):
                     self._parse(place, text)
         return values
+
+    def _newer_release(self, why: str) -> StateError:
+        return StateError(
+            f"node_actuator.state_file: a newer release saved the values in {self._path}: {why}",
+            hint="run the newer release again, or its `springtide node-actuator --undo` before "
+            "this one",
+        )
 
     def _write(self, values: Mapping[Place, SavedValue]) -> None:
         places = [_saved_place(place, saved) for place, saved in values.items()]

@@ -24,7 +24,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import ArchiveError, InvalidRecordError, RecordError
+from pipeline.errors import (
+    ArchiveError,
+    InvalidRecordError,
+    RecordError,
+    UnsupportedVersionError,
+)
 from pipeline.topics.codec import Record, decode_json, encode_json
 
 METADATA_KEY: Final = b"springtide"
@@ -108,10 +113,15 @@ def archive_files(directory: Path) -> list[ArchiveFile]:
 
 
 def read_metadata(path: Path) -> SegmentMetadata:
-    """What the metadata of a file say. Raises `InvalidRecordError` if it is damaged or another
-    file, `OSError` if it cannot be read."""
+    """What the metadata of a file say. Raises `UnsupportedVersionError` if another release wrote
+    it, `InvalidRecordError` if it is damaged or another file, `OSError` if it cannot be read."""
     try:
         return segment_metadata(pq.read_metadata(path))
+    except UnsupportedVersionError as error:
+        raise UnsupportedVersionError(
+            f"{path}: {error.message}",
+            hint="read and continue this archive with the release that wrote it, or a newer one",
+        ) from error
     except (pa.ArrowException, RecordError) as error:
         raise InvalidRecordError(
             f"{path} is not a file of an archive: {error!s:.200}",

@@ -8,13 +8,16 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.archive import segment_writer
 from pipeline.archive.archive_files import (
+    SegmentMetadata,
     archive_files,
+    encode_metadata,
     file_name,
     locked,
     newest_segment,
@@ -30,7 +33,7 @@ from pipeline.archive.archive_reader import (
     read_windows,
 )
 from pipeline.archive.segment_writer import SegmentWriter, day_of
-from pipeline.errors import ArchiveError, InvalidRecordError, UsageError
+from pipeline.errors import ArchiveError, InvalidRecordError, UnsupportedVersionError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
 from pipeline.processors.backtest.window_log import COLUMNS, WindowLog
 from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
@@ -102,6 +105,20 @@ def test_a_table_has_the_columns_that_were_asked_for(tmp_path: Path) -> None:
     assert len(table) == sum(len(record.window.rows) for record in records)
     with pytest.raises(UsageError, match="no column 'cpu'"):
         read_table(tmp_path, columns=["cpu"])
+
+
+def test_a_file_of_a_newer_release_is_named_and_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "encode_metadata", _encode_newer)
+    write(tmp_path, log_of(1), segments=1)
+    for read in (newest_segment, lambda directory: [*read_windows(directory)]):
+        with pytest.raises(UnsupportedVersionError, match=r"version 2.*the release that wrote it"):
+            read(tmp_path)
+
+
+def _encode_newer(metadata: SegmentMetadata) -> dict[bytes, bytes]:
+    return encode_metadata(msgspec.structs.replace(metadata, version=2))
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def as_pipe(path: Path) -> None:
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(path.read_bytes()[:-9]),
         lambda path: path.write_bytes(b"\xff" * 100),
-        lambda path: path.write_text('{"format": 2, "boot_id": "boot", "places": []}'),
+        lambda path: path.write_text('{"format": 0, "boot_id": "boot", "places": []}'),
         lambda path: path.write_text("[" * 100_000),
         lambda path: path.write_bytes(b" " * (MOST_BYTES + 1)),
         lambda path: path.chmod(0o666),
@@ -121,10 +121,10 @@ def as_pipe(path: Path) -> None:
         lambda path: (path.unlink(), path.symlink_to("/etc/hostname")),
         as_pipe,
         changed(path="../../etc"), changed(path="/etc"), changed(path="be//pod"),
-        changed(knob="cpu.unknown"), changed(device="8:16 rbps=max"), changed(device="sda"),
+        changed(knob=1), changed(device="8:16 rbps=max"), changed(device="sda"),
         changed(original="1\n2"), changed(original="9" * 70_000), changed(original=None),
         changed(features=["x" * 70_000]), changed(features=["x"] * 101), changed(claimed="0-3"),
-        changed(claimed=1.5), changed(claimed=10**30), changed(more=1),
+        changed(claimed=1.5), changed(claimed=10**30),
     ],
 )  # fmt: skip
 def test_a_file_that_is_not_ours_is_set_aside_and_said_so(
@@ -143,6 +143,28 @@ def test_a_file_that_is_not_ours_is_set_aside_and_said_so(
         originals = opened(saved)
         assert (originals.values, originals.lost_because) == (values, reason)
     originals.close()
+    originals = opened(saved, "another boot")
+    assert (originals.values, originals.lost_because) == ({}, None)
+    originals.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda path: path.write_text('{"format": 2, "boot_id": "boot"}'), "it has format 2"),
+        (changed(knob="cpu.unknown"), "cpu.unknown"),
+        (changed(more=1), "unknown field `more`"),
+    ],
+)
+def test_values_of_a_newer_release_are_left_to_it(
+    saved: Path, change: Callable[[Path], object], why: str
+) -> None:
+    change(saved)
+    before = saved.read_bytes()
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"newer release saved .*{why}.*--undo"):
+            opened(saved)
+    assert saved.read_bytes() == before
     originals = opened(saved, "another boot")
     assert (originals.values, originals.lost_because) == ({}, None)
     originals.close()

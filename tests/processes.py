@@ -22,9 +22,9 @@ def springtide(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pipeline.cli.main", *arguments]
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return the environment with this tree's packages, for any working directory."""
-    return os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"} | more
+def environment(tree: Path = ROOT, /, **more: str) -> dict[str, str]:
+    """Return the environment with the packages of `tree`, for any working directory."""
+    return os.environ | {"PYTHONPATH": f"{tree}:{tree / 'node-exporter'}"} | more
 
 
 def is_alive(pid: int) -> bool:

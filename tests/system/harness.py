@@ -31,7 +31,7 @@ from pipeline.settings import KafkaSettings, ModelSettings, Settings, WorkerSett
 from pipeline.topics.checkpoints import RoundMarker, parse_key
 from pipeline.topics.codec import decode_pack
 from pipeline.topics.windows import decode_window, encode_window, sample_offset_of
-from tests.processes import environment, is_alive, until
+from tests.processes import ROOT, environment, is_alive, until
 from tests.system.load import Load, Message, partition
 
 SESSION_SECONDS = 12
@@ -115,7 +115,8 @@ def model_flags(model: ModelSettings) -> list[str]:
 
 
 class Worker:
-    """A worker process of `stage`, which can be started again after it has ended."""
+    """A worker process of `stage`, which can be started again after it has ended. Its code is that
+    of `tree`."""
 
     def __init__(
         self,
@@ -125,8 +126,10 @@ class Worker:
         instance: str | None = None,
         bug: str = "none",
         options: Sequence[str] = (),
+        tree: Path = ROOT,
     ) -> None:
         settings = stage.settings
+        self.tree = tree
         self.argv = [
             *(sys.executable, "-m", "tests.system.worker_entry", bug, "worker", "--no-supervise"),
             *("--bootstrap-servers", stage.bootstrap, "--topic-prefix", stage.prefix),
@@ -146,7 +149,7 @@ class Worker:
     def start(self) -> None:
         """Start the process; its output is appended to `log`."""
         self._loads = self.says("partition loaded")
-        self.process = _start(self.argv, self.log)
+        self.process = _start(self.argv, self.log, self.tree)
 
     @property
     def pid(self) -> int:
@@ -214,11 +217,11 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in found if is_alive(int(child))]
 
 
-def _start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], log: Path, tree: Path) -> subprocess.Popen[bytes]:
     output: IO[bytes]
     with log.open("ab") as output:
         return subprocess.Popen(
-            argv, cwd=log.parent, env=environment(), stdin=subprocess.DEVNULL, stdout=output,
+            argv, cwd=log.parent, env=environment(tree), stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
         )  # fmt: skip
 

@@ -152,9 +152,9 @@ def table_lines(records: Iterable[RecommendationRecord]) -> Iterator[str]:
 
 
 def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
+    saved = savings(record)
     for container in record.recommendation.container_recommendations:
         lists = container.lower_bound, container.target, container.upper_bound
-        saved = savings(record)
         for resource in RESOURCES:
             yield [
                 str(_workload(record)),

@@ -4,6 +4,7 @@ Both describe containers. The exporter measures pods, so both have one entry wit
 container, for the pod as a whole.
 """
 
+import hashlib
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ _API_VERSIONS: Final = {
     "Rollout": "argoproj.io/v1alpha1",
     "StatefulSet": "apps/v1",
 }
+_LONGEST_NAME: Final = 253
 _SCOPE: Final = "for the pod as a whole, because usage is measured per pod"
 
 
@@ -45,7 +47,7 @@ def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
         "kind": "VerticalPodAutoscaler",
         "metadata": {
             "namespace": record.namespace,
-            "name": f"{RECOMMENDER}-{record.kind.lower()}-{record.name}",
+            "name": _object_name(record),
         },
         "spec": {
             "targetRef": target,
@@ -64,6 +66,15 @@ def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
             "recommendation": {"containerRecommendations": containers},
         },
     }
+
+
+def _object_name(record: RecommendationRecord) -> str:
+    """The name of a workload's object. A hash stands for the end of one that is too long."""
+    name = f"{RECOMMENDER}-{record.kind.lower()}-{record.name}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    end = f"-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+    return name[: _LONGEST_NAME - len(end)].rstrip("-.") + end
 
 
 def koordinator_object(record: RecommendationRecord) -> dict[str, Any]:

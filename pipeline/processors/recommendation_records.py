@@ -18,12 +18,12 @@ from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 def recommendation_record(recommendation: Recommendation) -> RecommendationRecord:
     """The record of a recommendation; unknown amounts are left out."""
-    advice = dict(zip(RESOURCES, (recommendation.cpu, recommendation.memory), strict=True))
-    target = _resource_list({name: each.target for name, each in advice.items()})
+    cpu, memory = recommendation.cpu, recommendation.memory
+    target = _resource_list(1000 * cpu.target, memory.target)
     container = ContainerRecommendation(
         target=target,
-        lower_bound=_resource_list({name: each.lower for name, each in advice.items()}),
-        upper_bound=_resource_list({name: each.upper for name, each in advice.items()}),
+        lower_bound=_resource_list(1000 * cpu.lower, memory.lower),
+        upper_bound=_resource_list(1000 * cpu.upper, memory.upper),
         uncapped_target=target,
     )
     namespace, kind, name = recommendation.workload
@@ -38,10 +38,7 @@ def recommendation_record(recommendation: Recommendation) -> RecommendationRecor
         history_days=round(recommendation.history_days, 4),
         replicas=recommendation.replicas,
         requested=_resource_list(
-            {
-                "cpu": recommendation.requested_millicores / 1000,
-                "memory": recommendation.requested_bytes,
-            }
+            recommendation.requested_millicores, recommendation.requested_bytes
         ),
         recommendation=PodRecommendation(container_recommendations=(container,)),
     )
@@ -55,9 +52,11 @@ def savings(record: RecommendationRecord) -> ResourceList:
     """
     if record.replicas is None:
         return {}
-    saved = {}
+    saved: dict[str, str] = {}
     for container in record.recommendation.container_recommendations:
-        for name in record.requested.keys() & container.target.keys() & {*RESOURCES}:
+        for name in RESOURCES:
+            if name not in record.requested or name not in container.target:
+                continue
             amount = millicores if name == "cpu" else whole_bytes
             try:
                 requested, target = amount(record.requested[name]), amount(container.target[name])
@@ -67,12 +66,11 @@ def savings(record: RecommendationRecord) -> ResourceList:
     return saved
 
 
-def _resource_list(amounts: dict[str, float]) -> ResourceList:
+def _resource_list(cpu_millicores: float, memory_bytes: float) -> ResourceList:
+    """The known ones of these amounts, rounded up as Kubernetes rounds."""
+    amounts = (("cpu", "m", cpu_millicores), ("memory", "", memory_bytes))
     return {
-        name: _quantity(name, amount) for name, amount in amounts.items() if not math.isnan(amount)
+        name: f"{math.ceil(amount)}{unit}"
+        for name, unit, amount in amounts
+        if not math.isnan(amount)
     }
-
-
-def _quantity(resource: str, amount: float) -> str:
-    """Whole millicores or bytes, rounded up as Kubernetes rounds."""
-    return f"{math.ceil(amount * 1000)}m" if resource == "cpu" else str(math.ceil(amount))

@@ -4,8 +4,10 @@ Commands send or evaluate this body, so they decide about a pod as the extender 
 """
 
 import difflib
+import heapq
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,9 @@ from pipeline.topics.pods import PodFacts
 from pipeline.topics.registry import PODS
 
 _MAX_NAMES: Final = 1000
-"""Names in memory, among which a misspelt name is looked up; and pods among which one is chosen."""
+"""Names in memory, among which a misspelt name is looked up."""
+_MAX_CANDIDATES: Final = 1000
+"""Pods among which one is chosen."""
 
 
 def pod_in_file(file: Path | str, text: bytes | str) -> bytes:
@@ -88,7 +92,7 @@ def _pod_of_template(owner: dict[str, Any], template: dict[str, Any]) -> dict[st
     }
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     """A pod that may be meant. The largest of several is taken: a pod that waits for a node, else
     the newest."""
 
@@ -109,7 +113,7 @@ async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
     typed = typed._replace(namespace=typed.namespace or "default")
     # Decode only records with a text that begins so.
     encoded_name = msgspec.json.encode(typed.name)[:-1]
-    candidates: dict[_Match, dict[bytes, _Candidate]] = {match: {} for match in _Match}
+    candidates: dict[_Match, dict[bytes, Candidate]] = {match: {} for match in _Match}
     names: set[str] = set()
     async for message in all_records(kafka, PODS):
         for matching in candidates.values():
@@ -122,16 +126,25 @@ async def pod_on_topic(kafka: KafkaSettings, title: str) -> bytes:
         except RecordError:
             continue
         match = _match(pod, typed)
-        if match is not None and len(candidates[match]) < _MAX_NAMES:
-            candidates[match][message.key] = _Candidate(
-                not pod.node, pod.created_at or "", value, _workload_text(pod)
-            )
+        if match is not None:
+            candidate = Candidate(not pod.node, pod.created_at or "", value, _workload_text(pod))
+            add_candidate(candidates[match], message.key, candidate)
         elif pod.name.isprintable() and (pod.name == typed.name or len(names) < _MAX_NAMES):
             names.add(f"{pod.namespace}/{pod.name}")
     for match in _Match:
         if candidates[match]:
             return b'{"podRecord": %s}' % _chosen([*candidates[match].values()], match, typed)
     raise _no_pod_error(typed, sorted(names))
+
+
+def add_candidate(candidates: dict[bytes, Candidate], key: bytes, candidate: Candidate) -> None:
+    """Add a pod. Of too many only those stay that would be taken first: not the first ones of the
+    topic, since a pod that waits for a node has a record near its end."""
+    candidates[key] = candidate
+    if len(candidates) > 2 * _MAX_CANDIDATES:
+        first = heapq.nlargest(_MAX_CANDIDATES, candidates.items(), key=itemgetter(1))
+        candidates.clear()
+        candidates.update(first)
 
 
 class _Match(IntEnum):
@@ -160,7 +173,7 @@ def _workload_text(pod: PodFacts) -> str:
     return f"{pod.namespace}/{pod.name}" if workload is None else str(workload)
 
 
-def _chosen(candidates: Sequence[_Candidate], match: _Match, typed: TypedName) -> bytes:
+def _chosen(candidates: Sequence[Candidate], match: _Match, typed: TypedName) -> bytes:
     """The record of the pod to explain."""
     workloads = sorted({candidate.workload for candidate in candidates})
     if match is not _Match.NAME and len(workloads) > 1:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pipeline.cli.demo import command
 from pipeline.local.demo_suppression import threshold_percent
 from pipeline.local.demo_workload import Workload, cpu_count
+from pipeline.topics.resource_amounts import millicores
 from tests.demo.demo_runs import Run, assert_nothing_left, demo_directory
 from tests.processes import eventually
 
@@ -35,14 +36,14 @@ def test_demo_shows_usage_and_an_answer_and_ends_with_a_summary(directory: Path)
     os.killpg(run.process.pid, signal.SIGINT)  # Ctrl-C: the terminal sends it to the whole group
     assert run.process.wait(180) == 0, run.text
 
-    row = re.search(r"^\S+ +\d+s +(\d+\.\d\d) .* +5 .*$", run.text, re.MULTILINE)
+    row = re.search(r"^\S+ +\d+s +(\d+)m .* +5 .*$", run.text, re.MULTILINE)
     assert row, run.text
-    assert float(row[1]) > 0.05
+    assert int(row[1]) > 50
     pods = {line.split()[0]: line.split() for line in pod_table(run.text)}
     assert (pods["steady-web"][1], pods["batch-crunch"][1]) == ("prod", "batch")
     # The columns: name, class, two of the request, cpu, its peak, memory, its peak.
-    assert 0.02 < float(pods["steady-web"][4]) < 0.45
-    assert float(pods["steady-web"][5]) > float(pods["idle-cron"][5])
+    assert 20 < millicores(pods["steady-web"][4]) < 450
+    assert millicores(pods["steady-web"][5]) > millicores(pods["idle-cron"][5])
     assert int(pods["hungry-cache"][7].removesuffix("Mi")) > 60
     # In mode act, by the threshold that is shown: this machine is refused or scored.
     assert "thresholds: CPU 25%" in run.text

@@ -200,6 +200,13 @@ def test_one_unknown_request_makes_the_sum_unknown() -> None:
     assert [*savings(record)] == ["memory"]
 
 
+def test_requests_of_a_record_are_exact() -> None:
+    web = recommended(states(windows_of([(1, "a", "p", 1.0, GIB)])))[WEB]
+    for amount in (0.0, 1.0, 2007.0, 2043.0, 4021.0):
+        record = recommendation_record(web._replace(requested_millicores=amount))
+        assert record.requested["cpu"] == f"{amount:.0f}m"
+
+
 @pytest.mark.parametrize(
     ("changes", "saved"),
     [
@@ -223,7 +230,8 @@ def test_savings_are_requests_less_targets_of_all_replicas(
         requested={"cpu": "2000m", "memory": "300000000"},
         recommendation=PodRecommendation(container_recommendations=(container,)),
     )  # fmt: skip
-    assert savings(replace(record, **changes)) == saved
+    # Also the order, in which JSON has them.
+    assert [*savings(replace(record, **changes)).items()] == [*saved.items()]
 
 
 # -- what is unknown

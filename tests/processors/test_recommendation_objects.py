@@ -1,6 +1,7 @@
 """Recommendations as objects; a real API server accepts them with the autoscaler's own schema."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,18 @@ def test_well_known_kinds_have_their_api_version(kind: str, api_version: str) ->
 def test_other_kinds_have_no_api_version() -> None:
     target = vpa_object(replace(RECOMMENDATION, kind="Shop"))["spec"]["targetRef"]
     assert target == {"kind": "Shop", "name": "web"}
+
+
+def test_names_that_would_be_too_long_end_with_a_hash() -> None:
+    fits, *too_long = [
+        vpa_object(replace(RECOMMENDATION, name=name))["metadata"]["name"]
+        for name in ("w" * 231, "w" * 220 + ".web-and-more-1", "w" * 220 + ".web-and-more-2")
+    ]
+    assert fits == f"springtide-deployment-{'w' * 231}"
+    assert [len(name) <= 253 for name in too_long] == [True, True]
+    assert len({*too_long}) == 2
+    # The cut is behind the dot, which may not stand before the hyphen of the hash.
+    assert all(re.fullmatch(r"springtide-deployment-w{220}-[0-9a-f]{10}", n) for n in too_long)
 
 
 def test_koordinator_gets_the_target_alone() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
 from pipeline.extender.query_api import read_subject
-from pipeline.sources.pod_manifests import pod_in_file
+from pipeline.sources.pod_manifests import Candidate, add_candidate, pod_in_file
 from tests.test_input_files import alias_bomb
 
 FILE = Path("some.yaml")
@@ -84,3 +84,15 @@ def test_invalid_recursive_or_exploding_yaml_is_a_usage_error(text: str) -> None
 def test_arbitrary_text_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         pod_in_file(FILE, text)
+
+
+def test_of_thousands_of_pods_those_stay_that_wait_or_are_new() -> None:
+    """Records of old pods come first, and most of them are not taken."""
+    candidates: dict[bytes, Candidate] = {}
+    for number in range(10_000):
+        is_pending = number == 5000
+        pod = Candidate(is_pending, f"{number:05}", b"%d" % number, "Deployment/shop/web")
+        add_candidate(candidates, pod.record, pod)
+        assert len(candidates) <= 2000
+    waiting, newest = sorted(candidates.values(), reverse=True)[:2]
+    assert (waiting.record, newest.record) == (b"5000", b"9999")

@@ -31,7 +31,7 @@ def format_cpu(cores: float | None) -> str:
     """
     if cores is None or math.isnan(cores):
         return UNKNOWN
-    return f"{cores * 1000:.0f}m" if abs(cores) < 99.9995 else f"{cores:.0f}"
+    return f"{cores * 1000:z.0f}m" if abs(cores) < 99.9995 else f"{cores:z.0f}"
 
 
 def format_bytes(amount: float | None) -> str:
@@ -47,16 +47,16 @@ def format_bytes(amount: float | None) -> str:
         if abs(amount) < 999.5 or unit == "Pi":
             break
     digits = 0 if unit == "Mi" or abs(amount) >= 99.95 else 1
-    return f"{amount:.{digits}f}{unit}" if abs(amount) < 1e6 else f"{amount:.3g}{unit}"
+    return f"{amount:z.{digits}f}{unit}" if abs(amount) < 1e6 else f"{amount:.3g}{unit}"
 
 
 def format_percent(percent: float | None) -> str:
     """A whole percent."""
     if percent is None or math.isnan(percent):
         return UNKNOWN
-    return f"{percent:.0f}%" if percent < 1e5 else f"{percent:.2g}%"
+    return f"{percent:z.0f}%" if percent < 1e5 else f"{percent:.2g}%"
 
 
 def format_count(number: float | None) -> str:
     """A whole number."""
-    return UNKNOWN if number is None or math.isnan(number) else f"{number:.0f}"
+    return UNKNOWN if number is None or math.isnan(number) else f"{number:z.0f}"

@@ -7,7 +7,8 @@ from pipeline.topics.workloads import Workload
 
 _SHORT: Final = {
     "cronjob": ("cj",), "daemonset": ("ds",), "deployment": ("deploy",), "job": (),
-    "pod": ("po",), "replicaset": ("rs",), "rollout": (), "statefulset": ("sts",),
+    "pod": ("po",), "replicaset": ("rs",), "replicationcontroller": ("rc",), "rollout": (),
+    "statefulset": ("sts",),
 }  # fmt: skip
 _KINDS: Final = {
     typed: kind for kind, short in _SHORT.items() for typed in (kind, f"{kind}s", *short)

@@ -15,6 +15,7 @@ from pipeline.topics.workloads import Workload
         ("deploy/web", ("deployment", "", "web")),
         ("Deployments/web", ("deployment", "", "web")),
         ("sts/db", ("statefulset", "", "db")),
+        ("rc/web", ("replicationcontroller", "", "web")),
         ("Deployment/shop/web", ("deployment", "shop", "web")),
         ("po/job/web-0", ("pod", "job", "web-0")),
         ("SomeKind/shop/web", ("somekind", "shop", "web")),

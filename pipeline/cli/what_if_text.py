@@ -78,7 +78,7 @@ def text_lines(results: Sequence[Result], *, by_node: bool) -> Iterator[str]:
         for after in new:
             before = by_label.get(after.label)
             if before is not None and not (_is_nothing(before.total) and _is_nothing(after.total)):
-                rows.append(_row(after.label, before.total, after.total, after.text))
+                rows.append(row(after.label, before.total, after.total, after.text))
         for line in align_columns(rows, right=(1, 2, 3)):
             yield f"  {line}"
         if len(rows) == 1:
@@ -98,7 +98,7 @@ def _node_lines(
         for after in new:
             before = by_label.get(after.label)
             if before is not None and not _is_same(before.nodes[i], after.nodes[i]):
-                rows.append((node, *_row(after.label, before.nodes[i], after.nodes[i], after.text)))
+                rows.append((node, *row(after.label, before.nodes[i], after.nodes[i], after.text)))
     if len(rows) == 1:
         yield "  no node differs"
         return
@@ -107,12 +107,16 @@ def _node_lines(
         yield f"  {line}"
 
 
-def _row(
+def row(
     label: str, before: float, after: float, text: Callable[[float], str]
 ) -> tuple[str, str, str, str]:
+    """The cells of a measure: its label, both amounts, and the change."""
     change = after - before
-    sign = "-" if change < 0 else "+"
-    shown = UNKNOWN if math.isnan(change) else f"{sign}{text(abs(change))}" if change else "0"
+    shown = text(abs(change))
+    if shown == text(0.0):
+        shown = "0"
+    elif not math.isnan(change):
+        shown = f"{'-' if change < 0 else '+'}{shown}"
     return label, text(before), text(after), shown
 
 

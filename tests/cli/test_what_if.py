@@ -1,6 +1,7 @@
 """`springtide what-if`: its files, policies, and errors."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.main import cli
 from pipeline.cli.replayed_policies import NodeAmounts, read_policy
+from pipeline.cli.what_if_text import row
 from pipeline.errors import SpringtideError
 from pipeline.processors.backtest.trace import Trace
+from pipeline.processors.explain.quantity_text import format_cpu
 from pipeline.settings import ModelSettings, Settings
 from tests.processors.backtest.replayed_policies import (
     NODES,
@@ -68,6 +71,12 @@ def test_results_as_text_and_json(tmp_path: Path) -> None:
         input=policies["old"],
     )  # fmt: skip
     assert "no node differs" in same.stdout, same.output
+
+
+def test_a_change_that_rounds_to_nothing_has_no_sign() -> None:
+    pairs = ((1.0, 1.0), (1.0, 0.9999), (1.0, 1.5), (1.5, 1.0), (math.nan, 1.0))
+    changes = [row("mid cpu", before, after, format_cpu)[3] for before, after in pairs]
+    assert changes == ["0", "0", "+500m", "-500m", "-"]
 
 
 def test_names_in_files_may_be_any_text(tmp_path: Path) -> None:

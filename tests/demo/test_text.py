@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from pipeline.cli.demo import (
     summary_line,
     suppression_lines,
 )
+from pipeline.cli.node_table import plain_text
 from pipeline.errors import DemoError, UsageError
 from pipeline.local.demo_queries import Answer, PodUsage, pod_usage
 from pipeline.local.demo_screen import PlacementReport, PodReport, Summary, pod_reports, summarize
@@ -33,13 +35,15 @@ from pipeline.local.demo_suppression import Suppression, policy_object, threshol
 from pipeline.local.demo_workload import PODS
 from pipeline.local.hot_node_demo import LEAST_FREE_BYTES, check_free_space, kept_logs
 from pipeline.local.role_processes import without_settings
+from pipeline.processors.explain.quantity_text import format_cpu
 from pipeline.processors.policy.load_slo_config import load_slo
 from pipeline.settings import Settings
 from pipeline.settings.load import load_settings
 from pipeline.table import Table
 from pipeline.topics.node_state import Counters, NodeStateRecord
 from pipeline.topics.predictions import PodPeaks, PredictionRecord, UsageColumns
-from pipeline.topics.resource_amounts import Usage
+from pipeline.topics.resource_amounts import Usage, millicores
+from tests.processes import ROOT
 
 
 def settings(folder: Path, *, fleet: bool, parent: str = "springtide-demo-1-2") -> Settings:
@@ -209,6 +213,22 @@ def test_suppression_lines_have_the_limit_and_both_usages() -> None:
     assert first == "node actuator: best-effort pods have no limit yet"
     assert last == "  batch-crunch  uses - of the 600m that it wants"
     assert suppression_lines(None) == []
+
+
+def test_the_sample_in_the_readme_has_columns_and_units_of_the_demo() -> None:
+    text = (ROOT / "README.md").read_text()
+    (sample,) = re.findall(r"```text\n(NODE  AGE.*?)```", text, re.DOTALL)
+    headers, node, *suppression, _, title, columns, row = sample.splitlines()[:9]
+    assert headers.split() == plain_text([]).split()
+    numbers = [int(number) for number in re.findall(r"\b(\d+)m?\b", " ".join(suppression))][:4]
+    allowed, cpus, demanding, best_effort = numbers
+    shown = Suppression(cpus, allowed / 1000, demanding / 1000, best_effort / 1000)
+    assert suppression_lines(shown) == suppression
+    nothing = PodUsage(None, None)
+    expected = pod_lines([PodReport(PODS[4], "unknown", True, nothing, nothing)])
+    assert (title, columns.split()) == (expected[0], expected[1].split())
+    for cell in (node.split()[2], *re.split(" {2,}", row)[3:5]):
+        assert format_cpu(millicores(cell) / 1000) == cell
 
 
 RESULT: dict[str, object] = {

@@ -33,6 +33,7 @@ _PORT: Final = {
     "description": "Port of the container, which its probes and its Service name.",
     "type": "integer",
     "minimum": 1,
+    "maximum": 65535,
 }
 """A role itself could also take any free port, or have none."""
 
@@ -61,7 +62,7 @@ def settings_schema() -> tuple[dict[str, Any], dict[str, Any]]:
     }
     for (key, _), schema in zip(fields, schemas, strict=True):
         section, _, name = key.partition(".")
-        properties[section]["properties"][name] = schema | (_PORT if name in _PORT_NAMES else {})
+        properties[section]["properties"][name] = _PORT if name in _PORT_NAMES else schema
     text = "The settings file of all roles; docs/reference/settings.md describes each key."
     for definition in definitions.values():
         definition["additionalProperties"] = False

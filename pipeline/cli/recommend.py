@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any, Final
 
 import click
-import yaml
 
 from pipeline.agents.recommendation_agent import Places, read_recommendations
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.kubernetes_yaml import objects_yaml
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines, printable, suggestion
 from pipeline.errors import NotReadyError, RecordError
@@ -101,7 +101,7 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
         click.echo(json.dumps({"items": [item_document(record) for record in records]}, indent=2))
     elif output == "vpa":
         objects = [vpa_object(record) for record in records]
-        click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
+        click.echo(objects_yaml(objects), nl=False)
     elif records:
         print_lines(table_lines(records))
     if not records:

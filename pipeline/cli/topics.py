@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-import yaml
 
 from pipeline.cli.help_sections import Command, Group
 from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.kubernetes_yaml import objects_yaml
 from pipeline.cli.options import (
     KAFKA_CLIENT,
     output_formats,
@@ -179,7 +179,7 @@ def strimzi(settings: Settings, cluster: str) -> None:
         cluster=cluster, prefix=kafka.topic_prefix, group=settings.worker_group,
         partitions=kafka.partitions, replicas=kafka.replication_factor,
     )  # fmt: skip
-    click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=100), nl=False)
+    click.echo(objects_yaml(objects), nl=False)
 
 
 def _topic_row(topic: Topic) -> dict[str, str]:

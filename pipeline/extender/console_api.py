@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pipeline.clock import Clock
 from pipeline.extender import limits
-from pipeline.extender.http_responses import error_response
+from pipeline.extender.http_responses import error_response, takes_gzip
 from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import Parameter, Response, Route
 from pipeline.processors.arrays import BoolArray, FloatArray
@@ -43,6 +43,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 _TAG: Final = Parameter(
     "If-None-Match", "the ETag of the document that the client has", {"type": "string"},
@@ -96,7 +97,7 @@ class ConsoleHandler:
             ),
             Route(
                 "GET", "/console", self.page, "The console, a web page about the fleet.",
-                access="console",
+                aliases=("/console/",), access="console",
             ),
             Route(
                 "GET", "/console/{file}", self.file, "A file of the console.", parameters=(file,),
@@ -105,6 +106,8 @@ class ConsoleHandler:
         ]  # fmt: skip
 
     async def page(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/"):  # The links of the page are relative, also behind a proxy.
+            return web.Response(status=308, headers={"Location": "../console", **_HEADERS})
         return _file_response(request, self._files[_PAGE])
 
     async def file(self, request: web.Request) -> web.Response:
@@ -190,15 +193,16 @@ def _read_files() -> dict[str, _File]:
 
 def _file_response(request: web.Request, file: _File) -> web.Response:
     """The file, compressed if the client takes that; 304 if the client has it."""
+    # A weak tag, because it is that of both encodings.
     headers = {
-        "ETag": f'"{file.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding",
+        "ETag": f'W/"{file.etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding",
         **_HEADERS,
     }  # fmt: skip
     known = [tag.value for tag in request.if_none_match or ()]
     if file.etag in known or "*" in known:
         return web.Response(status=304, headers=headers)
     body = file.body
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
+    if takes_gzip(request):
         headers["Content-Encoding"], body = "gzip", file.compressed
     charset = None if file.content_type == "application/json" else "utf-8"
     return web.Response(body=body, content_type=file.content_type, charset=charset, headers=headers)

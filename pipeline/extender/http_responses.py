@@ -38,3 +38,12 @@ def error_response(
     """Return an error response with a problem and its fix."""
     body = msgspec.json.encode(ErrorReply(message, hint or ""))
     return json_response(body, status=status, headers=headers)
+
+
+def takes_gzip(request: web.Request) -> bool:
+    """Whether the client accepts gzip (RFC 9110, 12.5.3); a weight of 0 refuses it."""
+    for part in request.headers.get("Accept-Encoding", "").lower().split(","):
+        coding, _, weight = part.replace(" ", "").partition(";q=")
+        if coding == "gzip":
+            return not weight or bool(weight.strip("0."))
+    return False

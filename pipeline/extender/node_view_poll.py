@@ -11,7 +11,7 @@ from aiohttp import web
 
 from pipeline.errors import BadRequestError, OverloadedError
 from pipeline.extender import limits
-from pipeline.extender.http_responses import error_response
+from pipeline.extender.http_responses import error_response, takes_gzip
 from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import NODE, JsonObject, Parameter, Response, Route
 from pipeline.metrics import gauge
@@ -134,7 +134,7 @@ def _etag(view: CompressedView) -> str:
 
 def _reply(request: web.Request, view: CompressedView) -> web.Response:
     headers = {"ETag": _etag(view), "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    if "gzip" not in request.headers.get("Accept-Encoding", ""):
+    if not takes_gzip(request):
         return web.Response(body=view.data(), content_type="application/json", headers=headers)
     headers["Content-Encoding"] = "gzip"
     return web.Response(body=view.compressed, content_type="application/json", headers=headers)

@@ -4,13 +4,15 @@ A machine without Chromium or npm fetches what it needs; where that is impossibl
 skipped with the reason, or errors with REQUIRE_BROWSER=1.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipeline.clock import ManualClock
@@ -40,8 +42,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 NODES = 10_000
 HOSTILE = "<img src=x onerror=window.ran=1>\u202e&amp;"
+PAUSES = """window.pauses = []; const start = window.setTimeout;
+window.setTimeout = (run, pause) => {
+  if (pause > 1000) window.pauses.push(pause);
+  return start(run, pause);
+}"""
 CONSOLE = Path("pipeline/extender/console")
 HOT = OpenAlert(rule="node_cpu", severity="critical", since="2023-11-14T22:13:00Z")
+ASK_NOW = "document.dispatchEvent(new Event('visibilitychange'))"
+"""What a browser reports when the tab is shown again."""
 CELL = "document.querySelector('tbody tr td:nth-child({})').textContent"
 
 
@@ -97,14 +106,42 @@ def simulated(nodes: int = NODES, **settings: Any) -> tuple[Extender, Table, Man
 
 @asynccontextmanager
 async def opened(
-    chromium: ChromiumFiles, of: Extender, fragment: str = "", **more: Any
+    chromium: ChromiumFiles,
+    of: Extender,
+    fragment: str = "",
+    proxy: "Proxy | None" = None,
+    **more: Any,
 ) -> AsyncIterator[tuple[Page, str]]:
     """The console of an extender, once it shows a table, and its address."""
-    async with TestServer(of.app()) as server, chromium_page(chromium) as page:
+    app = of.app()
+    if proxy is not None:
+        app.middlewares.append(proxy.middleware)
+    async with TestServer(app) as server, chromium_page(chromium) as page:
+        await page.call("Page.enable")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=PAUSES)
         address = str(server.make_url("/console"))
         await page.open(f"{address}{fragment}", online=True, **more)
         await page.becomes("!!document.querySelector('tbody td')")
         yield page, address.removesuffix("console")
+
+
+class Proxy:
+    """What stands before an extender: its `clock`, and the `answer` to queries in its place."""
+
+    def __init__(self) -> None:
+        self.clock = NOW
+        self.answer: Callable[[], web.Response] | None = None
+        self.queries: list[str] = []
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        is_query = request.path.startswith("/v1/")
+        if is_query:
+            self.queries.append(request.path_qs)
+        answer = self.answer if is_query else None
+        response: web.StreamResponse = await handler(request) if answer is None else answer()
+        response.headers["Date"] = formatdate(self.clock, usegmt=True)
+        return response
 
 
 async def violations(page: Page, packages: Path) -> list[str]:
@@ -229,9 +266,106 @@ async def test_data_needs_the_token_that_queries_need(
         await page.open(str(server.make_url("/console")), online=True)
         await page.becomes("!!document.querySelector('input[type=password]')")
         assert await page.evaluate("document.querySelector('td')") is None
+        # What no header can have is not sent, again and again.
+        await page.evaluate("document.querySelector('input[type=password]').value = 'gehe\u20acim'")
+        await page.click("form button")
+        await page.becomes("document.body.textContent.includes('ASCII characters only')")
         await page.evaluate("document.querySelector('input[type=password]').value = 'secret'")
         await page.click("form button")
         await page.becomes("document.querySelectorAll('tbody tr').length === 100")
+        assert not any("secret" in url for url in page.requested)
+        assert await page.evaluate("localStorage.length") == 0
+
+
+async def test_the_page_says_what_is_wrong_backs_off_and_recovers(chromium: ChromiumFiles) -> None:
+    of, _, _ = simulated(300)
+    proxy = Proxy()
+    age, problem = CELL.format(11), "document.getElementById('problem').textContent"
+    async with opened(chromium, of, proxy=proxy) as (page, _):
+        # The extender's clock is years behind that of the browser.
+        assert await page.evaluate(age) == "10s"
+        proxy.clock += 290.0  # Nothing else changes, so that the answer is 304.
+        await page.evaluate(ASK_NOW)
+        await page.becomes(f"{age} === '5m'")
+        error = {"Error": "too many", "Hint": "wait"}
+        for answer, text, least in [
+            (lambda: web.Response(status=502, text="<b>"), "the answer has status 502", 7),
+            (lambda: web.Response(text="<b>"), "status 200 and is not of", 15),
+            (lambda: web.json_response({"kind": "Other"}), "no fleet document", 22),
+            (lambda: web.json_response(error, status=403), "No update: too many; wait", 22),
+            (lambda: web.json_response(
+                error, status=429, headers={"Retry-After": "77"}), "too many", 77),
+        ]:  # fmt: skip
+            proxy.answer = answer
+            await page.evaluate(f"window.pauses = []; {ASK_NOW}")
+            await page.becomes("window.pauses.length > 0")
+            assert text in await page.evaluate(problem)
+            assert await page.evaluate("window.pauses[0]") >= 1000 * least
+            assert await page.evaluate("document.querySelectorAll('tbody tr').length") == 100
+        proxy.answer = None
+        await page.evaluate(f"window.pauses = []; {ASK_NOW}")
+        await page.becomes("window.pauses[0] === 5000")
+        assert await page.evaluate(problem) == ""
+        # Hidden: no query, and one when it is shown.
+        proxy.queries.clear()
+        await page.evaluate(
+            "Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
+            f"window.pauses = []; for (let i = 0; i < 9; i += 1) {ASK_NOW}; delete document.hidden"
+        )
+        await page.evaluate(ASK_NOW)
+        await page.becomes("window.pauses.length > 0")
+        assert proxy.queries == ["/v1/fleet"]
+
+
+async def test_updates_keep_the_place_of_the_reader(chromium: ChromiumFiles) -> None:
+    of, table, clock = simulated(300)
+    proxy = Proxy()
+    async with opened(chromium, of, "#sort=name", proxy, width=390) as (page, _):
+        await page.evaluate("document.querySelector('.map').focus()")
+        await page.press("End")
+        chosen = await page.evaluate("document.getElementById('readout').textContent")
+        await page.evaluate("document.querySelector('tbody tr:nth-child(9) a').focus()")
+        await page.evaluate("document.querySelector('.scroll').scrollLeft = 120")
+        link = "document.activeElement.textContent"
+        focused = await page.evaluate(link)
+        table.put_state(node_state(" before all"))
+        clock.jump(5.0)
+        await page.evaluate(ASK_NOW)
+        await page.becomes("document.querySelector('.totals b').textContent === '301'")
+        assert await page.evaluate(link) == focused
+        assert await page.evaluate("document.querySelector('.scroll').scrollLeft") == 120
+        # Cells have moved: the chosen one is that of the same node.
+        assert await page.evaluate("document.getElementById('readout').textContent") == chosen
+        # A filter is about what is here: nothing is asked for.
+        proxy.queries.clear()
+        await page.evaluate("location.hash = '#search=node-0000'")
+        await page.becomes("document.querySelector('.totals b').textContent === '10'")
+        assert proxy.queries == []
+
+
+async def test_any_address_opens_a_page(chromium: ChromiumFiles) -> None:
+    of, table, _ = simulated(300)
+    garbage = "#amount=constructor&sort=__proto__&hot=0&toString=1&%E0%A4"
+    async with opened(chromium, of, garbage) as (page, _):
+        selects = "[...document.querySelectorAll('select')].map(s => s.value)"
+        assert await page.evaluate(selects) == ["cpu_usage", "value", ""]
+        await page.evaluate("location.hash = '#pool=gone'")
+        await page.becomes("document.body.textContent.includes('No node passes the filters')")
+        assert await page.evaluate(selects) == ["cpu_usage", "value", "gone"]
+        name = "encodeURIComponent('\\u202e\\u061c\\u{e0041}')"
+        await page.evaluate(f"location.hash = '#span=x&node=' + {name}")
+        await page.becomes("document.body.textContent.includes('No window of this node is known')")
+        assert await page.evaluate("document.title") == "\\u202e\\u061c\\u{e0041} – Springtide"
+        assert await page.evaluate("document.querySelector('select').value") == "3600"
+        # A node that leaves takes its figures with it.
+        await page.evaluate("location.hash = '#node=node-00001'")
+        await page.becomes("document.querySelectorAll('table').length > 2")
+        table.drop_state("node-00001")
+        table.drop_node("node-00001")
+        await page.evaluate(ASK_NOW)
+        await page.becomes("document.querySelectorAll('table').length === 0")
+        assert await page.evaluate("document.getElementById('problem').textContent") == ""
+        assert [each for each in page.problems if "exceptionDetails" in each] == []
 
 
 async def test_an_inaccessible_page_is_noticed(

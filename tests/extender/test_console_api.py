@@ -103,6 +103,42 @@ async def test_answers_forbid_everything_that_the_page_does_not_need(
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+async def test_a_slash_behind_the_address_leads_to_the_page(start: Start) -> None:
+    client = await start()
+    answer = await client.get("/console/", allow_redirects=False)
+    assert (answer.status, answer.headers["Location"]) == (308, "../console")
+    answer = await client.get("/console/")
+    assert (answer.status, answer.url.path) == (200, "/console")
+
+
+@pytest.mark.parametrize("path", ["/console", "/v1/fleet"])
+async def test_a_tag_is_known_in_any_form_that_http_allows(start: Start, path: str) -> None:
+    client = await start()
+    tag = (await client.get(path)).headers["ETag"]
+    assert tag.startswith('W/"')  # Bytes differ by encoding.
+    for known in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+        assert (await client.get(path, headers={"If-None-Match": known})).status == 304
+        assert (await client.head(path, headers={"If-None-Match": known})).status == 304
+    for known in ('"other"', "garbage", ""):
+        assert (await client.get(path, headers={"If-None-Match": known})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, br", "gzip"), ("br;q=1.0, GZIP;q=0.8", "gzip"), ("gzip;q=0", None),
+        ("br, gzip ; q=0.000", None), ("identity", None), ("x-gzip-no", None), ("", None),
+    ],
+)  # fmt: skip
+async def test_the_client_says_whether_it_takes_gzip(
+    start: Start, accepted: str, encoding: str | None
+) -> None:
+    client = await start()
+    for path in ("/console/console.js", "/v1/fleet"):
+        answer = await client.head(path, headers={"Accept-Encoding": accepted})
+        assert (answer.status, answer.headers.get("Content-Encoding")) == (200, encoding)
+
+
 async def test_files_outside_the_page_are_not_served(start: Start) -> None:
     client = await start()
     for name in ("..%2fconsole_api.py", "uplot.LICENSE", "none.js", "%2e%2e"):

@@ -80,8 +80,8 @@ async def client(start: Start) -> Client:
 def routes(app: web.Application) -> set[tuple[str, str]]:
     """Path and method of every route; HEAD comes with GET, and load-watcher's take any method."""
     return {
-        # A client of theirs may put a second slash before its path.
-        (path.canonical.replace("//", "/"), route.method.lower().replace("*", "get"))
+        # A client of theirs may put a second slash before its path, a reader one behind /console.
+        (path.canonical.replace("//", "/").rstrip("/"), route.method.lower().replace("*", "get"))
         for route in app.router.routes()
         if (path := route.resource) and route.method != "HEAD"
     }

@@ -56,20 +56,22 @@ export function chosen(fleet, { amount, sort, pool, search, hot, stale }) {
   return nodes.sort((a, b) => value[a] - value[b] || a - b);
 }
 
-// Sums over nodes with both figures known: usage, peak and offers as shares of allocatable.
+// Sums over nodes whose figure is known, and as shares of allocatable where that is known, too.
 export function totals(fleet, nodes) {
   const sums = {};
   for (const amount of Object.keys(AMOUNTS)) {
     const values = column(fleet, amount);
     const allocatable = column(fleet, `${amount.split("_")[0]}_allocatable`);
-    let sum = 0, room = 0, known = 0;
+    let sum = 0, known = 0, part = 0, room = 0;
     for (const node of nodes) {
-      if (values[node] === null || allocatable[node] === null) continue;
+      if (values[node] === null) continue;
       sum += values[node];
-      room += allocatable[node];
       known += 1;
+      if (allocatable[node] === null) continue;
+      part += values[node];
+      room += allocatable[node];
     }
-    sums[amount] = { sum: known ? sum : null, share: room > 0 ? sum / room : null, known };
+    sums[amount] = { sum: known ? sum : null, share: room > 0 ? part / room : null };
   }
   return sums;
 }

@@ -2,7 +2,8 @@
 
 import { AMOUNTS, ORDERS, alertsOf, chosen, column, poolName, shares, totals } from "./fleet.js";
 import { draw, drawKey } from "./heat_map.js";
-import { age, cores, element, gibibytes, percent, table, visible } from "./page_parts.js";
+import { age, cores, element, gibibytes, percent, renew, table, visible } from "./page_parts.js";
+import { now } from "./queries.js";
 
 const ROWS = 100;
 
@@ -11,7 +12,8 @@ export class FleetPage {
     this.navigate = navigate;
     this.address = address;
     this.fleet = null;
-    this.focus = -1;
+    this.focus = -1;  // Index of a cell.
+    this.focused = null;  // Name of its node: indexes change when nodes come and go.
     this.grid = null;
     this.nodes = [];
     this.heading = element("h1", { tabIndex: -1 }, "Fleet");
@@ -53,47 +55,65 @@ export class FleetPage {
     this.root = element("div", {}, this.heading, this.totals,
       element("div", { className: "controls" }, controls),
       element("p", { className: "key" }, "0%", this.ramp, "100% of allocatable",
-        element("span", {}, "white mark: hot · grey: unknown · grey with a line: stale")),
+        element("span", {}, "white mark: hot · empty with a dot: unknown · empty with a line: stale")),
       element("div", {}, this.map), this.readout, this.rows);
   }
 
   update(state) {
-    this.state = state;
+    this.state = {
+      ...state,
+      amount: Object.hasOwn(AMOUNTS, state.amount) ? state.amount : "cpu_usage",
+      sort: Object.hasOwn(ORDERS, state.sort) ? state.sort : "value",
+      hot: state.hot === "1",
+      stale: state.stale === "1",
+    };
+    this.offerPools();
     for (const [name, control] of Object.entries(this.controls)) {
-      if (control.type === "checkbox") control.checked = Boolean(state[name]);
-      else if (control.value !== state[name]) control.value = state[name];
+      if (control.type === "checkbox") control.checked = this.state[name];
+      else if (control.value !== this.state[name]) control.value = this.state[name];
     }
     if (this.fleet) this.render();
   }
 
-  load(ask) {
-    return ask("v1/fleet");
+  // The pools of the fleet, and the one that the URL asks for.
+  offerPools() {
+    const known = this.fleet?.pools ?? [];
+    const offered = [...new Set(["", ...known, this.state.pool])];
+    const pools = this.controls.pool;
+    if (offered.join("\n") === [...pools.options].map((option) => option.value).join("\n")) return;
+    pools.replaceChildren(...offered.map((pool) =>
+      element("option", { value: pool }, pool === "" ? "all" : poolName(pool))));
+  }
+
+  async load(ask) {
+    const fleet = await ask("v1/fleet");
+    if (fleet?.kind !== "Fleet") throw new Error("the answer is no fleet document of an extender");
+    return fleet;
   }
 
   draw(fleet, state) {
-    if (this.fleet === fleet) return;
+    if (this.fleet === fleet) return this.tick();
     this.fleet = fleet;
-    const names = [["", "all"], ...fleet.pools.map((pool) => [pool, poolName(pool)])];
-    const pools = this.controls.pool;
-    if (pools.options.length !== names.length || fleet.pools.some((p, i) => pools.options[i + 1].value !== p)) {
-      pools.replaceChildren(...names.map(([value, text]) => element("option", { value }, text)));
-    }
     this.update(state);
+  }
+
+  // Nodes get older, also while nothing else changes.
+  tick() {
+    if (this.fleet) this.renderRows();
   }
 
   resize() {
     if (this.fleet) this.paint();
   }
 
+  close() {}
+
   render() {
     const { fleet, state } = this;
-    const focused = this.nodes[this.focus];
-    this.amount = state.amount in AMOUNTS ? state.amount : "cpu_usage";
-    const sort = state.sort in ORDERS ? state.sort : "value";
-    this.nodes = chosen(fleet, { ...state, amount: this.amount, sort });
+    this.nodes = chosen(fleet, state);
     this.alerts = alertsOf(fleet);
-    this.shares = shares(fleet, this.amount);
-    this.focus = focused === undefined ? -1 : this.nodes.indexOf(focused);
+    this.shares = shares(fleet, state.amount);
+    this.focus = this.nodes.findIndex((node) => fleet.name[node] === this.focused);
     this.paint();
     this.renderTotals();
     this.renderRows();
@@ -105,7 +125,10 @@ export class FleetPage {
     }));
     this.grid = draw(this.map, cells, this.focus);
     const node = this.nodes[this.focus];
-    this.readout.textContent = node === undefined ? "" : this.describe(node);
+    const name = node === undefined ? "" : visible(this.fleet.name[node]);
+    const text = node === undefined ? "" : this.describe(node);
+    if (this.readout.textContent === name + text) return;  // A screen reader speaks each change.
+    this.readout.replaceChildren(element("bdi", {}, name), text);
   }
 
   describe(node) {
@@ -113,7 +136,7 @@ export class FleetPage {
     const cpu = ["usage", "peak", "allocatable"].map((of) => cores(column(fleet, `cpu_${of}`)[node]));
     const memory = ["usage", "peak", "allocatable"]
       .map((of) => gibibytes(column(fleet, `memory_${of}`)[node]));
-    return visible(`${fleet.name[node]}: CPU ${cpu[0]}, peak ${cpu[1]} of ${cpu[2]} cores; memory `
+    return (`: CPU ${cpu[0]}, peak ${cpu[1]} of ${cpu[2]} cores; memory `
       + `${memory[0]}, peak ${memory[1]} of ${memory[2]}`
       + `${this.alerts.has(node) ? "; hot" : ""}${fleet.stale[node] ? "; stale" : ""}`);
   }
@@ -135,7 +158,6 @@ export class FleetPage {
 
   renderRows() {
     const { fleet, nodes } = this;
-    const now = Date.now() / 1000;
     const columns = [["Node", false], ["Pool", false], ["CPU", true], ["CPU peak", true],
       ["of cores", true], ["Memory", true], ["Memory peak", true], ["of memory", true],
       ["Mid cores", true], ["Batch cores", true], ["Age", true], ["Alerts", false]];
@@ -149,13 +171,15 @@ export class FleetPage {
         cores(of("cpu_usage")), cores(of("cpu_peak")), cores(of("cpu_allocatable")),
         gibibytes(of("memory_usage")), gibibytes(of("memory_peak")),
         gibibytes(of("memory_allocatable")), cores(of("cpu_mid")), cores(of("cpu_batch")),
-        age(end === null ? null : now - end) + (fleet.stale[node] ? " stale" : ""),
+        age(end === null ? null : now() - end) + (fleet.stale[node] ? " stale" : ""),
         element("span", { className: "hot" }, alerts.join(", ")),
       ];
     });
     const caption = nodes.length > ROWS
       ? `The first ${ROWS} of ${nodes.length} nodes` : `${nodes.length} nodes`;
-    this.rows.replaceChildren(table(caption, columns, rows));
+    renew(this.rows, nodes.length ? table(caption, columns, rows)
+      : element("p", { className: "note" }, fleet.name.length
+        ? "No node passes the filters." : "The extender knows no node yet."));
   }
 
   nodeAt(event) {
@@ -170,6 +194,7 @@ export class FleetPage {
   point(index) {
     if (!this.fleet || index === this.focus) return;
     this.focus = index;
+    this.focused = index < 0 ? null : this.fleet.name[this.nodes[index]];
     this.paint();
   }
 

@@ -43,16 +43,27 @@ export function draw(canvas, cells, focus) {
     canvas.style.height = `${height}px`;
   }
   const style = getComputedStyle(canvas);
-  const [unknown, ink, back] = ["--unknown", "--ink", "--back"].map((n) => style.getPropertyValue(n));
+  const [faint, ink, back, gap] = ["--faint", "--ink", "--back", "--line"].map((n) => style.getPropertyValue(n));
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  const inner = grid.size - 1;
+  const inner = grid.size - 1, dot = Math.max(2, Math.round(inner / 4)), middle = (inner - dot) / 2;
+  context.fillStyle = gap;  // Dark cells have an edge on a dark page, and light ones on a light page.
+  const full = Math.floor(cells.length / grid.columns);
+  context.fillRect(0, 0, grid.columns * grid.size, full * grid.size);
+  context.fillRect(0, full * grid.size, (cells.length % grid.columns) * grid.size, grid.size);
   cells.forEach((cell, index) => {
     const x = (index % grid.columns) * grid.size, y = Math.floor(index / grid.columns) * grid.size;
-    context.fillStyle = cell.share === null || cell.stale ? unknown : colour(cell.share);
+    // The middle of the ramp is grey, so that grey cannot stand for unknown.
+    const isKnown = cell.share !== null && !cell.stale;
+    context.fillStyle = isKnown ? colour(cell.share) : back;
     context.fillRect(x, y, inner, inner);
-    if (cell.stale) line(context, back, 1, x, y + inner, x + inner, y);
+    if (cell.stale) {
+      line(context, faint, 1, x, y + inner, x + inner, y);
+    } else if (!isKnown) {
+      context.fillStyle = faint;
+      context.fillRect(x + middle, y + middle, dot, dot);
+    }
     if (cell.hot) {  // A mark that shows on every colour of the ramp.
       const side = Math.max(4, Math.round(inner * 0.4));
       context.fillStyle = "#000";

@@ -1,6 +1,7 @@
 // The page of a node: figures, usage against predicted peaks, pods by class, terms and alerts.
 
-import { age, cores, element, gibibytes, percent, table, UNKNOWN } from "./page_parts.js";
+import { age, cores, element, gibibytes, percent, renew, table, UNKNOWN } from "./page_parts.js";
+import { Refused, now } from "./queries.js";
 import uPlot from "./uplot.js";
 
 const SPANS = { 1800: "30 minutes", 3600: "1 hour", 21600: "6 hours", 86400: "1 day" };
@@ -14,14 +15,11 @@ export class NodePage {
   constructor(node, navigate, address) {
     this.node = node;
     this.charts = [];
-    this.span = 3600;
+    this.state = null;
     this.heading = element("h1", { tabIndex: -1 }, node);
-    const spans = element("select", { name: "span" }, Object.entries(SPANS).map(([value, text]) =>
-      element("option", { value, selected: Number(value) === this.span }, text)));
-    spans.addEventListener("change", () => {
-      this.span = Number(spans.value);
-      navigate({}, { replace: true });
-    });
+    this.spans = element("select", { name: "span" }, Object.entries(SPANS).map(([value, text]) =>
+      element("option", { value }, text)));
+    this.spans.addEventListener("change", () => navigate({ span: this.spans.value }, { replace: true }));
     this.facts = element("div");
     this.chartsRoot = element("div");
     this.details = element("div");
@@ -29,35 +27,50 @@ export class NodePage {
       element("p", {}, element("a", { href: address({ node: "" }) }, "All nodes")),
       this.heading, this.facts,
       element("h2", {}, "Usage against predicted peaks"),
-      element("div", { className: "controls" }, element("label", {}, "Range", spans)),
+      element("div", { className: "controls" }, element("label", {}, "Range", this.spans)),
       this.chartsRoot, this.details);
   }
 
-  update() {}
+  // Whether another range is asked for.
+  update({ span }) {
+    const old = this.span;
+    this.span = Object.hasOwn(SPANS, span) ? span : "3600";
+    this.spans.value = this.span;
+    return this.span !== old;
+  }
 
   async load(ask) {
     const path = `v1/nodes/${encodeURIComponent(this.node)}`;
     const [state, series, view] = await Promise.all([
-      ask(path), ask(`${path}/series?last=${this.span}`).catch(without), ask(`${path}/view`).catch(without),
+      ask(path), ask(`${path}/series?last=${this.span}`).catch(problemOf), ask(`${path}/view`).catch(problemOf),
     ]);
     return { state, series, view };
   }
 
   draw({ state, series, view }) {
+    this.state = state;
+    this.series = series;
+    this.view = view;
     if (state === null) {
+      this.close();
+      this.chartsRoot.replaceChildren();
+      this.details.replaceChildren();
       this.facts.replaceChildren(element("p", { className: "note" },
         "No window of this node is known: it is unknown, or has published none yet."));
       return;
     }
-    this.series = series;
-    this.state = state;
-    this.facts.replaceChildren(facts(state), figures(state, view));
+    this.tick();
     this.drawCharts();
-    this.details.replaceChildren(
+    renew(this.details,
       element("h2", {}, "Alerts"), alerts(state),
       element("h2", {}, "Predicted peaks"), peaks(state),
       element("h2", {}, "Pods by class"), ...pods(state, view),
       element("h2", {}, "Terms of Mid and Batch"), ...terms(view));
+  }
+
+  // The node gets older, also while nothing else changes.
+  tick() {
+    if (this.state) renew(this.facts, facts(this.state), figures(this.state, this.view));
   }
 
   resize() {
@@ -66,28 +79,27 @@ export class NodePage {
 
   close() {
     this.charts.forEach((chart) => chart.destroy());
-  }
-
-  drawCharts() {
-    this.close();
     this.charts = [];
-    this.chartsRoot.replaceChildren();
-    if (!this.series || !this.series.as_of.length) {
-      this.chartsRoot.append(element("p", { className: "note" },
-        "The extender has no windows of this node in this range (extender.history_windows)."));
-      return;
-    }
-    for (const [resource, of] of Object.entries(RESOURCES)) this.drawChart(resource, of);
   }
 
-  drawChart(resource, { title, column, unit, shown }) {
+  // New charts take the place of the old ones at once: a shorter page would scroll.
+  drawCharts() {
+    const { series } = this, width = this.chartsRoot.clientWidth;
+    this.close();
+    this.chartsRoot.replaceChildren(...(series?.as_of?.length
+      ? Object.values(RESOURCES).flatMap((resource) => this.drawChart(resource, width))
+      : [element("p", { className: "note" }, series?.problem ? `No usage is shown: ${series.problem}`
+        : "The extender has no windows of this node in this range (extender.history_windows).")]));
+  }
+
+  drawChart({ title, column, unit, shown }, width) {
     const { state, series } = this;
     const style = getComputedStyle(document.documentElement);
     const colours = Object.fromEntries(["ink", "line", "usage", "peak", "faint"]
       .map((name) => [name, style.getPropertyValue(`--${name}`)]));
-    const times = series.as_of.map((end) => Date.parse(end) / 1000);
     const known = (amount) => (amount === null || amount === undefined ? null : shown(amount));
-    const usage = series.usage[column].map(known);
+    const [times, usage] = withGaps(series.as_of.map((end) => Date.parse(end) / 1000),
+      series.usage[column].map(known), state.window_seconds);
     const peak = known(state.peaks[state.predictor]?.[column]);
     const room = known(state.allocatable[column]);
     const constant = (value) => times.map(() => value);
@@ -99,26 +111,36 @@ export class NodePage {
     if (room !== null) {
       lines.push(["allocatable", constant(room), { stroke: colours.faint, width: 1, dash: [2, 4] }]);
     }
-    const highest = usage.reduce((most, value) => Math.max(most, value ?? 0), 0);
+    const values = usage.filter((value) => value !== null);
+    const amount = (value) => (value === null ? "unknown" : `${value.toFixed(2)} ${unit}`);
+    const highest = values.length ? values.reduce((most, value) => Math.max(most, value)) : null;
     const axis = { stroke: colours.ink, grid: { stroke: colours.line, width: 1 }, ticks: { stroke: colours.line } };
     const figure = element("div", { className: "chart", role: "img", "aria-label":
-      `${title} of the last ${SPANS[this.span]}: highest window ${highest.toFixed(2)} ${unit}, `
-      + `predicted peak ${peak === null ? "unknown" : `${peak.toFixed(2)} ${unit}`}` });
-    this.chartsRoot.append(element("h3", {}, `${title}, ${unit}`), figure,
-      element("p", { className: "note" }, lines.map(([name], i) => `${["solid", "dashed", "dotted"][i === lines.length - 1 && room !== null && i ? 2 : Math.min(i, 1)]}: ${name}`).join(" · ")));
+      `${title} of the last ${SPANS[this.span]}: highest window ${amount(highest)}, predicted peak ${amount(peak)}` });
+    const parts = [element("h3", {}, `${title}, ${unit}`), figure,
+      element("p", { className: "note" }, lines.map(([name], i) => `${["solid", "dashed", "dotted"][i === lines.length - 1 && room !== null && i ? 2 : Math.min(i, 1)]}: ${name}`).join(" · "))];
     this.charts.push(new uPlot({
-      width: this.chartsRoot.clientWidth, height: 220, legend: { show: false },
+      width, height: 220, legend: { show: false },
       cursor: { drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, Math.max(high, 0.01) * 1.05] } },
       axes: [axis, { ...axis, size: 60 }],
       series: [{}, ...lines.map(([label, , look]) => ({ label, points: { show: times.length < 2 }, ...look }))],
     }, [times, ...lines.map(([, values]) => values)], figure));
+    return parts;
   }
 }
 
-// What an optional part of the page shows when its query fails: nothing.
-function without() {
-  return null;
+// What a part of the page shows whose query failed, while the others are shown.
+function problemOf(error) {
+  if (error instanceof Refused) throw error;
+  return { problem: error.message };
+}
+
+// Times and values with a point of no value in each gap, so that no line is drawn over it.
+function withGaps(times, values, windowSeconds) {
+  const points = times.flatMap((time, i) => (time - times[i - 1] > 1.5 * windowSeconds
+    ? [[times[i - 1] + windowSeconds, null], [time, values[i]]] : [[time, values[i]]]));
+  return [points.map(([time]) => time), points.map(([, value]) => value)];
 }
 
 function amounts(usage) {
@@ -139,7 +161,7 @@ function share(used, of) {
 }
 
 function facts(state) {
-  const notes = [`Last window ${age(state.age_seconds)} ago${state.stale ? ", stale" : ""}`,
+  const notes = [`Last window ${age(now() - Date.parse(state.as_of) / 1000)} ago${state.stale ? ", stale" : ""}`,
     `${Math.round(state.coverage * 100)}% measured`, `${state.pods} pods`,
     `predictor ${state.predictor || UNKNOWN}`, ...state.oddities];
   if (state.simulated) notes.push("simulated");
@@ -181,7 +203,10 @@ function peaks(state) {
 function pods(state, view) {
   const usage = table("Usage by class in the last window", [["Class", false], ["Cores", true], ["Memory", true]],
     Object.entries(state.class_usage).map(([name, used]) => [name, ...amounts(used)]));
-  if (!view) return [usage, element("p", { className: "note" }, "The extender has no list of its pods.")];
+  if (!view?.pods) {
+    return [usage, element("p", { className: "note" }, view?.problem ? `No pods are shown: ${view.problem}`
+      : "The extender has no list of its pods.")];
+  }
   const order = ["prod", "mid", "batch", "free", "none"];
   const listed = [...view.pods].sort((a, b) =>
     order.indexOf(a.pod_class) - order.indexOf(b.pod_class) || a.name.localeCompare(b.name));
@@ -193,7 +218,7 @@ function pods(state, view) {
 
 function terms(view) {
   const offered = view?.resources;
-  if (!offered) return [element("p", { className: "note" }, "The node has no Mid and Batch.")];
+  if (!offered) return [element("p", { className: "note" }, "The extender has no Mid and Batch of this node.")];
   return [["Mid", offered.mid, offered.mid_terms], ["Batch", offered.batch, offered.batch_terms]]
     .map(([name, amount, parts]) => table(`Terms of ${name}`,
       [["Term", false], ["Cores", true], ["Memory", true]],

@@ -1,11 +1,14 @@
 // Parts of pages. Text from outside becomes text nodes, and never HTML.
 
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
 
-// Text with control characters, and those that change the direction of writing, as escapes.
+// Text with control characters, those that change the direction of writing, and others without a
+// shape as escapes.
 export function visible(text) {
-  return String(text).replace(
-    UNSEEN, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(text).replace(UNSEEN, (letter) => {
+    const code = letter.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 // An element with properties and children: elements, or texts.
@@ -19,6 +22,21 @@ export function element(tag, properties = {}, ...children) {
   made.append(...children.flat().filter((child) => child !== null)
     .map((child) => (child instanceof Node ? child : visible(child))));
   return made;
+}
+
+// Put new children into an element; tables that are there again keep their place and the focus.
+export function renew(root, ...children) {
+  const places = [...root.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+  const active = root.contains(document.activeElement) ? document.activeElement : null;
+  const index = [...root.querySelectorAll(".scroll")].findIndex((box) => box.contains(active));
+  root.replaceChildren(...children);
+  const boxes = [...root.querySelectorAll(".scroll")];
+  boxes.forEach((box, i) => { box.scrollLeft = places[i] ?? 0; });
+  if (active === null) return;
+  const href = active.getAttribute("href");
+  const same = href === null ? undefined
+    : [...root.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
+  (same ?? boxes[index])?.focus({ preventScroll: true });
 }
 
 // A table. Columns are [header, whether it is an amount]; cells are texts or elements.

@@ -17,6 +17,8 @@ from pipeline.processors.arrays import BoolArray, FloatArray
 from pipeline.topics.alerts import OpenAlert
 
 MEBIBYTE: Final = 2.0**20
+LARGEST: Final = 2.0**53
+"""JavaScript has no exact whole numbers above."""
 _COMPRESSION: Final = 5
 """Of zlib: higher levels take twice the time to save 3%."""
 
@@ -140,8 +142,8 @@ def encode_fleet(fleet: Fleet) -> EncodedFleet:
 
 
 def _whole(amounts: FloatArray) -> list[int | None]:
-    """Rounded to whole numbers; None for what is not finite."""
-    is_known = np.isfinite(amounts)
+    """Rounded to whole numbers; None for NaN, below zero, and what a browser cannot count."""
+    is_known = (amounts >= 0.0) & (amounts <= LARGEST)
     whole = np.rint(np.where(is_known, amounts, 0.0)).astype(np.int64).tolist()
     if is_known.all():
         return list(whole)

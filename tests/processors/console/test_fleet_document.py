@@ -64,6 +64,12 @@ def test_unknown_is_null_and_never_zero() -> None:
     assert b'"cpu_mid_millicores":[0,null]' in encode_fleet(fleet).body
 
 
+def test_absurd_amounts_are_unknown() -> None:
+    absurd, amounts = np.array([1e300, -1.0, math.inf, 2.0**63, 2.0**53]), columns(5).cpu
+    fleet = fleet_document(columns(5, cpu={**amounts, "mid": absurd}))
+    assert fleet.cpu_mid_millicores == [2**53, None, None, None, None]
+
+
 def test_no_nodes_are_a_document_too() -> None:
     assert fleet_document(columns(0)).name == []
 

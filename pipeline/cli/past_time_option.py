@@ -17,13 +17,19 @@ class PastTime(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the Unix time."""
-        now = SystemClock().now()
+        text, now = str(value), SystemClock().now()
         try:
-            time = parse_time(str(value))
+            time = parse_time(text)
         except ValueError:
-            if "T" in str(value):
-                self.fail(f"{value!r} is not a time such as 2023-11-14T22:13:30Z", param, ctx)
-            return now - Duration().convert(value, param, ctx)
+            try:
+                return now - Duration().convert(text, param, ctx)
+            except click.BadParameter:
+                self.fail(
+                    f"{text!r} is not a time such as 2023-11-14T22:13:30Z, nor a duration such as "
+                    "90s, 15m, 6h or 7d, from 1s to 365d",
+                    param,
+                    ctx,
+                )
         if time > now:
-            self.fail(f"{value!r} is in the future", param, ctx)
+            self.fail(f"{text!r} is in the future", param, ctx)
         return time

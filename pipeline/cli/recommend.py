@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -172,7 +173,8 @@ def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
 
 def _amount(resource: str, amounts: ResourceList, whole: Callable[[float], int] = math.ceil) -> str:
     quantity = amounts.get(resource, "-")
-    is_bytes = resource == "memory" and quantity.removeprefix("-").isdecimal()
+    # A record may have any text, also one with more digits than Python reads.
+    is_bytes = resource == "memory" and re.fullmatch("-?[0-9]{1,20}", quantity) is not None
     return f"{whole(int(quantity) / 2**20)}Mi" if is_bytes else quantity
 
 

@@ -69,6 +69,12 @@ def test_table_has_two_lines_per_workload(monkeypatch: pytest.MonkeyPatch) -> No
     assert [memory[name] for name in ("REQUESTED", "SAVES")] == ["700Mi", "199Mi"]
 
 
+def test_an_amount_of_any_length_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = "9" * 5000
+    result = typed(monkeypatch, values=[encode_json(record("Job", "j", target={"memory": memory}))])
+    assert (result.exit_code, memory in result.stdout) == (0, True), result.exception
+
+
 def test_json_has_the_fields_of_vpa_and_koordinator() -> None:
     document = recommend.item_document(WEB)
     target = {"cpu": "500m", "memory": "262144001"}

@@ -126,7 +126,7 @@ def test_a_damaged_file_of_an_archive_is_named(archive: Path) -> None:
         (("tests/data/traces", "--live"), "give either FOLDER or --live"),
         (("tests/data/traces", "--since", "1h"), "do not apply to the traces in tests/data/traces"),
         (("--live", "--since", "1h", "--until", "2h"), "--until is not after --since"),
-        (("--live", "--since", "yesterday"), "'yesterday' is not a duration such as 90s"),
+        (("--live", "--since", "yesterday"), "'yesterday' is not a time such as 2023"),
         (("--live", "--since", "2025-11-29T25:00:00Z"), "is not a time such as 2023-11-14T22:13"),
         (("--live", "--until", "2999-01-01T00:00:00Z"), "is in the future"),
     ],

@@ -35,8 +35,8 @@ class TypedName(NamedTuple):
 def read_typed_name(text: str) -> TypedName:
     """Read `web`, `shop/web`, `deploy/web` or `Deployment/shop/web`.
 
-    Of two parts the first is a kind if it is one of Kubernetes, else a namespace. Raises
-    `UsageError` for another text.
+    Of two parts the first is a kind if it is one of Kubernetes, or has a group, as in
+    `deployment.apps/web`, else a namespace. Raises `UsageError` for another text.
     """
     parts = text.split("/")
     if len(parts) > 3 or not all(parts):
@@ -44,11 +44,13 @@ def read_typed_name(text: str) -> TypedName:
             f"{text!r:.100} is not the name of a pod or workload",
             hint="give name, namespace/name, kind/name or kind/namespace/name",
         )
+    *before, name = parts
     kind = namespace = ""
-    if len(parts) == 3:
-        kind, namespace = parts[:2]
-    elif len(parts) == 2 and parts[0].casefold() in _KINDS:
-        kind = parts[0]
-    elif len(parts) == 2:
-        namespace = parts[0]
-    return TypedName(_KINDS.get(kind.casefold(), kind.casefold()), namespace, parts[-1])
+    if len(before) == 2:
+        kind, namespace = before
+    elif before and ("." in before[0] or before[0].casefold() in _KINDS):
+        kind = before[0]
+    elif before:
+        namespace = before[0]
+    kind = kind.casefold().partition(".")[0]
+    return TypedName(_KINDS.get(kind, kind), namespace, name)

@@ -18,6 +18,10 @@ from pipeline.topics.workloads import Workload
         ("rc/web", ("replicationcontroller", "", "web")),
         ("Deployment/shop/web", ("deployment", "shop", "web")),
         ("po/job/web-0", ("pod", "job", "web-0")),
+        # As kubectl prints names; no namespace has a dot.
+        ("deployment.apps/web", ("deployment", "", "web")),
+        ("rollouts.argoproj.io/shop/web", ("rollout", "shop", "web")),
+        ("shop/web.v1", ("", "shop", "web.v1")),
         ("SomeKind/shop/web", ("somekind", "shop", "web")),
     ],
 )

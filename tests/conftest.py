@@ -7,7 +7,7 @@ wait longest, and run each file in one process, so that its broker or control pl
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,7 @@ _PLANE_GROUPS = 2
 _MEASURE_CPU = ("test_accuracy.py", "test_prod_protection.py")
 # Every demo removes what killed demos left on this machine, so no two files may do it at once.
 _DEMOS = ("test_demo.py", "test_demo_workload.py")
+_SUMMARY_COLUMNS = 400
 # Set once for all processes of a run: they must agree on the order.
 _PLANE_LAST = "TESTS_PLANE_LAST"
 
@@ -58,6 +59,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
     runs_in_parallel = hasattr(config, "workerinput")
     items.sort(key=lambda item: _turn(item, runs_in_parallel=runs_in_parallel))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(config: pytest.Config) -> Generator[None, None, None]:
+    # The host of CI may show little more than the summary, which is cut at 80 columns there.
+    writer = config.get_terminal_writer()
+    width = writer.fullwidth
+    writer.fullwidth = max(width, _SUMMARY_COLUMNS)
+    yield
+    writer.fullwidth = width
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

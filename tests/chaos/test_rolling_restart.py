@@ -66,6 +66,8 @@ async def test_a_rolling_restart_loses_no_window_fails_no_request_and_repeats_no
                 await until(
                     lambda: world.all_work_since(restarted_at), 120, lambda: state_of(world)
                 )
+                # Its last window before SIGTERM may be seen after the restart.
+                await until(lambda: exporter_starts(world.stage.settings.kafka, 2), 120)
             world.silence_sources()
             kafka = world.stage.settings.kafka
             samples = [
@@ -120,6 +122,12 @@ async def restart(world: World, name: str) -> None:
             return False
 
     await until(is_ready, 120, role.tail)
+
+
+async def exporter_starts(kafka: KafkaSettings, count: int) -> bool:
+    """Whether the topic has samples of so many starts of the exporter."""
+    headers = [read_header(record.value) for record in await messages(kafka, SAMPLES)]
+    return len({header.epoch for header in headers if header.node == EXPORTERS[0]}) == count
 
 
 async def read_plans(kafka: KafkaSettings) -> list[EvictionPlanRecord]:

@@ -97,11 +97,6 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
-    async def screenshot(self) -> bytes:
-        """The visible part of the page as PNG."""
-        answer = await self.call("Page.captureScreenshot", format="png")
-        return base64.b64decode(answer["data"])
-
     async def pdf(self) -> bytes:
         """The page as it prints."""
         answer = await self.call("Page.printToPDF", printBackground=False)

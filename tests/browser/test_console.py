@@ -28,7 +28,7 @@ from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.codec import encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.resource_amounts import Usage
-from tests.browser.chromium_files import ChromiumFiles, ensure_chromium
+from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
 from tests.browser.npm_packages import ensure_npm_packages
@@ -52,14 +52,6 @@ HOT = OpenAlert(rule="node_cpu", severity="critical", since="2023-11-14T22:13:00
 ASK_NOW = "document.dispatchEvent(new Event('visibilitychange'))"
 """What a browser reports when the tab is shown again."""
 CELL = "document.querySelector('tbody tr td:nth-child({})').textContent"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> ChromiumFiles:
-    try:
-        return ensure_chromium()
-    except UnavailableError as error:
-        not_here(f"no Chromium: {error}", REQUIRE_BROWSER)
 
 
 @pytest.fixture(scope="module")

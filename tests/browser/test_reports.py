@@ -12,11 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.main import cli
-from tests.browser.chromium_files import ChromiumFiles, ensure_chromium
+from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import chromium_page
 from tests.browser.drawn_figures import drawn, figure_problems, lowest_contrast
-from tests.debian_packages import UnavailableError
-from tests.machine import REQUIRE_BROWSER, not_here
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
     SERIES,
@@ -29,14 +27,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 HOSTILE = "</title><script>window.ran = 1</script>\"'&\u202e<img src=x onerror='ran=1'>"
 STEPS = 2 * 288
-
-
-@pytest.fixture(scope="module")
-def chromium() -> ChromiumFiles:
-    try:
-        return ensure_chromium()
-    except UnavailableError as error:
-        not_here(f"no Chromium: {error}", REQUIRE_BROWSER)
 
 
 @pytest.fixture(scope="module")

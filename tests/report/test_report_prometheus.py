@@ -9,7 +9,7 @@ import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -245,24 +245,12 @@ def test_parts_are_halved_until_the_server_takes_them(
 
 
 @contextmanager
-def _proxy(prometheus: LocalPrometheus, token: str) -> Iterator[str]:
-    """A proxy that demands a token, and forwards to Prometheus below the path /prom."""
+def _server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server that answers each request so."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = self.path.removeprefix("/prom")
-            if self.headers.get("Authorization") != f"Bearer {token}":
-                self._answer(401, b"who are you?")
-            elif path == self.path:
-                self._answer(404, b"nothing here")
-            else:
-                with urllib.request.urlopen(prometheus.url + path, timeout=60) as answer:
-                    self._answer(answer.status, answer.read())
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
+            answer(self)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -271,6 +259,28 @@ def _proxy(prometheus: LocalPrometheus, token: str) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+def _proxy(prometheus: LocalPrometheus, token: str) -> AbstractContextManager[str]:
+    """A proxy that demands a token, and forwards to Prometheus below the path /prom."""
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        path = request.path.removeprefix("/prom")
+        if request.headers.get("Authorization") != f"Bearer {token}":
+            _answer(request, 401, b"who are you?")
+        elif path == request.path:
+            _answer(request, 404, b"nothing here")
+        else:
+            with urllib.request.urlopen(prometheus.url + path, timeout=60) as forwarded:
+                _answer(request, forwarded.status, forwarded.read())
+
+    return _server(answer)
+
+
+def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    request.send_response(status)
+    request.end_headers()
+    request.wfile.write(body)
 
 
 def test_errors_of_access_say_what_to_do(recorded: Recorded, tmp_path: Path) -> None:
@@ -294,23 +304,6 @@ def test_errors_of_access_say_what_to_do(recorded: Recorded, tmp_path: Path) -> 
     assert "readable on the network" in exposed.stderr
 
 
-@contextmanager
-def _fake_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A fake Prometheus that answers each request so: a real one is not slow at will."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer(self)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
 def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -318,22 +311,19 @@ def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
 
     def times_out(handler: BaseHTTPRequestHandler) -> None:
         requests.append(handler.path)
-        handler.send_response(503)
-        handler.end_headers()
-        handler.wfile.write(
-            b'{"status":"error","errorType":"timeout","error":"query timed out in execution"}'
-        )
+        body = b'{"status":"error","errorType":"timeout","error":"query timed out in execution"}'
+        _answer(handler, 503, body)
 
     def never_answers(handler: BaseHTTPRequestHandler) -> None:
         requests.append(handler.path)
         is_over.wait()
 
-    with _fake_server(times_out) as url:
+    with _server(times_out) as url:
         result = report(url)
     assert (result.exit_code, len(requests)) == (1, 1)
     assert "503 timeout: query timed out in execution\n  fix: shorten the history" in result.stderr
     monkeypatch.setattr(prometheus_history, "HISTORY_QUERY_SECONDS", 1.0)
-    with _fake_server(never_answers) as url:
+    with _server(never_answers) as url:
         result = report(url)
         is_over.set()
     assert (result.exit_code, len(requests)) == (1, 2)

@@ -105,7 +105,6 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
     apply(plane, *(node(f"e{i:02}", cpu="32", memory="128Gi") for i in range(NODES)))
     # A node that is not ready yet gets no pod, and so has no request to reclaim.
     await until(lambda: all(is_ready(item) for item in items(plane, "nodes")), 120)
-    created = time.time()
     apply(plane, *map(recorded, range(len(SERIES))))
 
     def running() -> int:
@@ -122,7 +121,9 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
         await until(lambda: running() == len(SERIES) * REPLICAS, 300)
         await until(lambda: in_step(plane, settings), 120)
         await until(lambda: worker_in_step(settings), 120)
-        # Windows that ended before a Node was created are of another machine: nothing is offered.
+        # The newest window must end after all pods were created: the offer of an earlier one knows
+        # no request of the later pods.
+        created = time.time()
         await until(lambda: time.time() // WINDOW_SECONDS * WINDOW_SECONDS >= created)
         exporters = Exporters(plane, settings.kafka, windows=HISTORY)
         await exporters.send(HISTORY)

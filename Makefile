@@ -141,8 +141,9 @@ lock: ## Resolve the pins again; ARGS="--upgrade" for newer ones
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 	  .venv-lock/bin/pip install --quiet --disable-pip-version-check 'pip-tools>=7.5,<8'; }
 	@echo "lock: requirements-dev.lock, then the two for images, from the same pins"
-	@$(COMPILE) --extra control-plane --extra dev --extra kubernetes --extra local --extra pipeline -o requirements-dev.lock pyproject.toml
-	@$(COMPILE) --extra kubernetes --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
+	@$(COMPILE) --extra control-plane --extra dev --extra kubernetes --extra local --extra pipeline \
+	  --extra tracing -o requirements-dev.lock pyproject.toml
+	@$(COMPILE) --extra kubernetes --extra pipeline --extra tracing -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
 	@$(COMPILE) -c requirements-dev.lock -o requirements-exporter.lock pyproject.toml
 
 # Equal sources are equal bytes, wherever and whenever they are built: the time of all files is that

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import output_formats, settings_options
@@ -30,13 +31,16 @@ from pipeline.processors.report.prometheus_history import POOL_LABELS, cluster_u
 from pipeline.processors.report.report_page import report_page
 from pipeline.processors.report.report_rows import LEVELS, ReportDocument, csv_lines, rows
 from pipeline.processors.report.report_text import text_lines
+from pipeline.processors.report.watched_usage import MOST_SECONDS, watched_usage
 from pipeline.settings import Settings
 from pipeline.sources.logged_traces import Span
+from pipeline.sources.metrics_server_watch import watch_cluster
 from pipeline.sources.prometheus_history import PrometheusAccess, open_history
 from pipeline.times import format_time
 
 _VERSION: Final = 1
 _LONGEST_HOURS: Final = 14 * 24
+_WATCH_SECONDS: Final = 60
 _COLUMN_HELP: Final = {
     "Columns": [
         ("REQ", "Requests of running pods."),
@@ -54,12 +58,20 @@ _COLUMN_HELP: Final = {
     cls=Command,
     exit_codes={
         0: "shown",
-        1: "failure: Prometheus does not answer, or lacks series",
+        1: "failure: Prometheus or metrics-server does not answer, or lacks series",
     },
     tables=_COLUMN_HELP,
 )
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--prometheus", "url", metavar="URL", help="Ask this Prometheus.")
+@click.option(
+    "--metrics-server", is_flag=True,
+    help="Watch metrics-server for a while, through the API server of the kubeconfig.",
+)  # fmt: skip
+@click.option(
+    "--for", "seconds", type=Duration(), metavar="DURATION",
+    help="How long to watch, up to 10m.  [default: 1m]",
+)  # fmt: skip
 @click.option(
     "--token-file", type=click.Path(path_type=Path), help="File with a bearer token for it."
 )
@@ -101,11 +113,13 @@ _COLUMN_HELP: Final = {
     help="Write a page with figures here: one file, to open in a browser.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options()
+@settings_options("kubernetes.kubeconfig", "kubernetes.context")
 def command(
     settings: Settings,
     folder: Path | None,
     url: str | None,
+    metrics_server: bool,
+    seconds: float | None,
     token_file: Path | None,
     basic_auth_file: Path | None,
     ca_file: Path | None,
@@ -124,9 +138,9 @@ def command(
     workload, what Mid and Batch would offer, hot nodes, and right-sized requests.
 
     The history is that of a Prometheus with the series of kube-state-metrics and cAdvisor, or a
-    FOLDER with range exports, other traces or an archive, as for `springtide backtest`. Nothing
-    else is needed, and nothing is changed. docs/how-to/report.md describes the result. Unknown
-    values are `-`.
+    FOLDER with range exports, other traces or an archive, as for `springtide backtest`. Without
+    one, metrics-server shows the present. Nothing else is needed, and nothing is changed.
+    docs/how-to/report.md describes the result. Unknown values are `-`.
 
     \b
     Examples:
@@ -134,17 +148,21 @@ def command(
       springtide report --prometheus https://prometheus.example --token-file token -o json
       springtide report --prometheus http://localhost:9090 --by workload -o csv > workloads.csv
       springtide report traces --html report.html
+      springtide report --metrics-server --for 5m
     """  # fmt: skip
-    if (folder is None) == (url is None):
+    if (folder is not None) + (url is not None) + metrics_server != 1:
         raise UsageError(
-            "give either --prometheus URL or FOLDER",
+            "give one of --prometheus URL, --metrics-server and FOLDER",
             hint="FOLDER has traces, such as range exports of Prometheus, or is an archive",
         )
+    _check_watch(metrics_server, seconds, since, until)
     if html_file is not None:
         require_new(html_file, overwrite=overwrite)
-    if url is not None:
+    labels = POOL_LABELS if pool_label is None else (pool_label,)
+    if metrics_server:
+        usage = _watched_usage(settings, int(seconds or _WATCH_SECONDS), labels)
+    elif url is not None:
         access = PrometheusAccess(_checked_url(url), token_file, basic_auth_file, ca_file)
-        labels = POOL_LABELS if pool_label is None else (pool_label,)
         usage = _prometheus_usage(access, matchers, labels, since, until)
     else:
         assert folder is not None
@@ -154,6 +172,23 @@ def command(
     _print(report, level, output)
     if html_file is not None:
         write_atomically(html_file, report_page(report).encode())
+
+
+def _check_watch(
+    metrics_server: bool, seconds: float | None, since: float | None, until: float | None
+) -> None:
+    if not metrics_server and seconds is not None:
+        raise UsageError("--for is only for --metrics-server", hint="--since and --until select")
+    if metrics_server and not since is until is None:
+        raise UsageError(
+            "metrics-server has no history to select from by --since and --until",
+            hint="--for says how long to watch it",
+        )
+    if seconds is not None and seconds > MOST_SECONDS:
+        raise UsageError(
+            "--for is longer than 10m",
+            hint="for more usage ask a Prometheus by --prometheus, or install Springtide",
+        )
 
 
 def _checked_url(url: str) -> str:
@@ -195,6 +230,13 @@ def _prometheus_usage(
         return cluster_usage(history, pool_labels)
 
     return asyncio.run(read())
+
+
+def _watched_usage(settings: Settings, seconds: int, pool_labels: Sequence[str]) -> ClusterUsage:
+    watching = progress_report("watching metrics-server")
+    clock = SystemClock()
+    watched = asyncio.run(watch_cluster(settings.kubernetes, clock, seconds, watching))
+    return watched_usage(watched, pool_labels)
 
 
 def _folder_usage(folder: Path, span: Span) -> ClusterUsage:

@@ -125,6 +125,16 @@ async def follow(
             attempt = min(attempt + 1, limits.SLOWEST_ATTEMPT)
 
 
+async def list_pages(
+    api: Api, path: str, page: int = limits.PAGE_OBJECTS
+) -> AsyncGenerator[list[msgspec.Raw], None]:
+    """The objects at `path` now, page by page. Raises the errors of `Api.request`."""
+    async with aclosing(_list(api, path, {}, page, JSON)) as listed:
+        async for event in listed:
+            if isinstance(event, Page):
+                yield event.objects
+
+
 async def _pause_before_list(api: Api, path: str, error: KubernetesError, attempt: int) -> None:
     """Log the reason, and pause. No pause if a version has expired for the first time since a
     change, which is normal."""

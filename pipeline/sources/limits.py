@@ -1,4 +1,4 @@
-"""Time-outs and limits of requests to Prometheus, each with its reason."""
+"""Time-outs and limits of requests to Prometheus and metrics-server, each with its reason."""
 
 from typing import Final
 
@@ -19,3 +19,8 @@ server's default limit, `--query.max-samples`, and 160 MB of its memory."""
 MOST_QUERY_HOURS: Final = 168
 """Hours that a query of a report asks for. An answer has one value for each hour and series, and
 the server's limit is 11,000."""
+READING_SECONDS: Final = 15.0
+"""Between two polls of a report; metrics-server reads kubelets so often by default."""
+OLDEST_READING_SECONDS: Final = 300.0
+"""Readings that were older when a report began are unknown usage: metrics-server keeps the last one
+of a kubelet that does not answer."""

@@ -333,7 +333,11 @@ def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "give either --prometheus URL or FOLDER"),
+        ((), "give one of --prometheus URL, --metrics-server and FOLDER"),
+        (("--prometheus", "http://h", "--metrics-server"), "give one of"),
+        (("--prometheus", "http://h", "--for", "1m"), "--for is only for --metrics-server"),
+        (("--metrics-server", "--since", "1h"), "metrics-server has no history"),
+        (("--metrics-server", "--for", "11m"), "--for is longer than 10m"),
         (("--prometheus", "localhost:9090"), "is not the URL of a Prometheus"),
         (("--prometheus", "http://user:password@host"), "is not the URL of a Prometheus"),
         (("--prometheus", "http://"), "is not the URL of a Prometheus"),

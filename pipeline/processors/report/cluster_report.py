@@ -66,10 +66,12 @@ class Waste:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ClusterReport:
-    """All parts of a report. `pool_of_node` is "" where unknown."""
+    """All parts of a report. `watched_seconds` is that of `ClusterUsage`; `pool_of_node` is ""
+    where unknown."""
 
     end_seconds: int
     hours: int
+    watched_seconds: int | None
     risks: tuple[float, ...]
     high_percent: Mapping[str, float]
     cluster: Waste
@@ -113,6 +115,7 @@ def cluster_report(
     return ClusterReport(
         end_seconds=usage.end_seconds,
         hours=usage.hours,
+        watched_seconds=usage.watched_seconds,
         risks=tuple(risks),
         high_percent=high_percent,
         cluster=_waste(
@@ -198,7 +201,7 @@ def _notes(usage: ClusterUsage, peaks: FloatArray) -> list[str]:
     notes = [*usage.notes]
     running = usage.runs
     hours = int((~np.isnan(usage.highest)).any(axis=(0, 2)).sum())
-    if hours < WEEK_HOURS:
+    if usage.watched_seconds is None and hours < WEEK_HOURS:
         notes.append(
             f"usage is known in {hours} of {usage.hours} hours, less than a week: peaks and "
             "requests are less certain"

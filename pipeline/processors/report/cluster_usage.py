@@ -52,6 +52,7 @@ class ClusterUsage:
     highest: FloatArray
     mean: FloatArray
     last_mean: FloatArray
+    watched_seconds: int | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from pipeline.processors.arrays import IntArray
 from pipeline.processors.explain.quantity_text import UNKNOWN, format_bytes, format_cpu
 from pipeline.processors.explain.text_columns import align_columns
+from pipeline.processors.kubernetes.durations import duration_text
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.report.cluster_report import ClusterReport, Waste
 from pipeline.processors.report.report_rows import levels, saved
@@ -54,10 +56,11 @@ def text_lines(report: ClusterReport, level: str | None = None) -> Iterator[str]
 
 def heading(report: ClusterReport) -> str:
     """What the report covers."""
-    cluster = report.cluster
+    cluster, watched = report.cluster, report.watched_seconds
+    span = f"{report.hours} hours" if watched is None else duration_text(Decimal(watched))
     return (
         f"{int(cluster.nodes[0]):,} nodes, {int(cluster.pods[0]):,} running pods, "
-        f"{report.hours} hours until {format_time(report.end_seconds)}"
+        f"{span} until {format_time(report.end_seconds)}"
     )
 
 

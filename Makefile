@@ -132,6 +132,11 @@ docs: setup ## Write settings and tables of declarations, such as topics and lim
 	@$(BIN)/python -m tests.deploy.values_schema
 	@$(BIN)/python -m tests.deploy.monitoring_files
 
+.PHONY: site
+site: setup ## The documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site: build/site/index.html; search needs $(BIN)/python -m http.server --directory build/site"
+
 # --no-emit-options: a lock must not contain a registry or the directories of one machine.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --no-emit-options --no-header \
   --strip-extras $(ARGS)

@@ -28,13 +28,11 @@ from pipeline.topics.alerts import OpenAlert
 from pipeline.topics.codec import encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.resource_amounts import Usage
+from tests.browser.accessibility import violations
 from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
-from tests.browser.npm_packages import ensure_npm_packages
-from tests.debian_packages import UnavailableError
 from tests.extender.conftest import extender
-from tests.machine import REQUIRE_BROWSER, not_here
 from tests.table.records import GIB, NOW, node_state
 from tests.topics.golden import NODE_VIEW
 
@@ -52,14 +50,6 @@ HOT = OpenAlert(rule="node_cpu", severity="critical", since="2023-11-14T22:13:00
 ASK_NOW = "document.dispatchEvent(new Event('visibilitychange'))"
 """What a browser reports when the tab is shown again."""
 CELL = "document.querySelector('tbody tr td:nth-child({})').textContent"
-
-
-@pytest.fixture(scope="module")
-def packages() -> Path:
-    try:
-        return ensure_npm_packages()
-    except UnavailableError as error:
-        not_here(f"no npm packages: {error}", REQUIRE_BROWSER)
 
 
 def fill(table: Table, nodes: int) -> None:
@@ -134,18 +124,6 @@ class Proxy:
         response: web.StreamResponse = await handler(request) if answer is None else answer()
         response.headers["Date"] = formatdate(self.clock, usegmt=True)
         return response
-
-
-async def violations(page: Page, packages: Path) -> list[str]:
-    """What axe-core finds, by rule and element."""
-    await page.evaluate((packages / "axe-core" / "axe.min.js").read_text() + ";0")
-    await page.evaluate("axe.run().then(r => { window.found = r.violations }); 0")
-    await page.becomes("!!window.found")
-    return list(
-        await page.evaluate(
-            "window.found.flatMap(v => v.nodes.map(n => `${v.id}: ${n.html.slice(0, 200)}`))"
-        )
-    )
 
 
 async def test_ten_thousand_nodes_are_shown_as_the_table_has_them(chromium: ChromiumFiles) -> None:

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from tests.browser.accessibility import violations
 from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
+from tests.browser.drawn_figures import figure_problems
 from tests.docs.site_build import build_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -76,3 +77,12 @@ async def test_search_finds_a_page(chromium: ChromiumFiles, site: Path) -> None:
         await page.evaluate(SEARCH)
         found = await page.becomes(f"{FOUND}.length > 1 && {FOUND}")
         assert "/how-to/relieve-hot-nodes.html" in found[:3]
+
+
+@pytest.mark.parametrize("name", ["data-flow.svg", "peak-to-batch.svg"])
+async def test_figures_of_the_concepts_are_whole(
+    chromium: ChromiumFiles, site: Path, name: str
+) -> None:
+    async with chromium_page(chromium) as page:
+        await page.open((site / "explanation" / name).as_uri())
+        assert await figure_problems(page) == []

@@ -83,7 +83,7 @@ RUN = [block for block in ALL if block.first not in RUN_ELSEWHERE]
 def commands_in_text(document: Path) -> list[str]:
     """Commands in indented lines or between backticks, without their comments."""
     outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
-    indented = re.findall(r"^ {4}(springtide .*)$", outside, re.M)
+    indented = re.findall(r"^ {4,}(springtide .*)$", outside, re.M)
     inline = [" ".join(code.split()) for code in re.findall(r"`(springtide [^`]+)`", outside)]
     return [re.sub(r"\s+#.*|\s+until Ctrl-C$", "", line) for line in (*indented, *inline)]
 

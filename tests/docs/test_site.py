@@ -61,6 +61,13 @@ def test_blocks_and_tables_are_drawn_as_such(site: Path) -> None:
         assert not re.findall(r"^\|.*\|$|^- |\]\(", text, re.M), page
 
 
+def test_what_belongs_to_a_list_is_indented_by_four() -> None:
+    """With less, Python-Markdown ends the list; hosts of repositories accept both."""
+    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]:
+        text = re.sub(r"^( *)```.*?^\1```", "", path.read_text(), flags=re.M | re.S)
+        assert not re.findall(r"\n\n {1,3}\S.*", text), path
+
+
 def test_the_index_of_docs_has_every_page() -> None:
     index = (DOCS / "README.md").read_text()
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"}

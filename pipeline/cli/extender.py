@@ -88,7 +88,7 @@ async def _run(settings: Settings) -> None:
         Table(node_windows=settings.extender.history_windows),
         topics=HISTORY_TOPICS,
         name="history",
-        apply_record=apply_point,
+        apply_record=partial(apply_point, now=clock.now),
         recent_seconds=REFILLED_SECONDS,
     )
     pod_history = _pod_history(settings.extender, make_feed)

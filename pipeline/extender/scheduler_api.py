@@ -32,6 +32,7 @@ from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
 from pipeline.extender.outage_reports import Check, checks
+from pipeline.extender.peaks_api import NodePeaksHandler
 from pipeline.extender.preempt_messages import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -157,6 +158,7 @@ class Extender:
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
+        self._peaks = NodePeaksHandler(self._series.history.peaks, self._series.feed_state, clock)
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
         self._has_warned = False
         self._answers = AnswerLog(self._mode, clock)
@@ -174,6 +176,7 @@ class Extender:
             *self._query.routes(),
             *self._node_views.routes(),
             *self._series.routes(),
+            *self._peaks.routes(),
             *self._load_watcher.routes(),
             *self._console.routes(),
         ]

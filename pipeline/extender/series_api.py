@@ -24,7 +24,13 @@ from pipeline.table.usage_history import History, Series
 from pipeline.times import format_time, parse_time
 
 RESOURCES: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
-PARAMETERS: Final = ("from", "to", "last", "resource")
+_TIME: Final = {"type": "string", "format": "date-time"}
+RANGE: Final = (
+    Parameter("from", "begin of the range", _TIME, "2023-11-14T22:00:00Z"),
+    Parameter("to", "end of the range", _TIME),
+    Parameter("last", "instead of both: seconds up to now", {"type": "number"}),
+    Parameter("resource", "may be repeated", {"enum": [*RESOURCES]}, "cpu"),
+)
 
 _HINT: Final = (
     "from and to are times such as 2023-11-14T22:13:30Z, or last is seconds up to now; resource is "
@@ -67,34 +73,27 @@ class NodeSeriesHandler:
 
     def routes(self) -> list[Route]:
         """The routes of this handler."""
-        time = {"type": "string", "format": "date-time"}
         of_pod = (
             Parameter("namespace", "namespace of the pod", {"type": "string"}, "shop", "path"),
             Parameter("pod", "name of the pod", {"type": "string"}, "web-0", "path"),
-        )
-        parameters = (
-            Parameter("from", "windows that ended at or after", time, "2023-11-14T22:00:00Z"),
-            Parameter("to", "windows that ended at or before", time),
-            Parameter("last", "instead of both: seconds up to now", {"type": "number"}),
-            Parameter("resource", "may be repeated", {"enum": [*RESOURCES]}, "cpu"),
         )
         return [
             Route(
                 "GET", "/v1/nodes/{node}/series", self.series,
                 "The recent windows of a node over a range, and statistics of them.",
-                NodeSeries, parameters=(NODE, *parameters), errors=(400, 404, 503),
+                NodeSeries, parameters=(NODE, *RANGE), errors=(400, 404, 503),
             ),
             Route(
                 "GET", "/v1/nodes/{node}/pods/{namespace}/{pod}/series", self.pod_series,
                 "The recent windows of a pod over a range, and statistics of them.",
-                NodeSeries, parameters=(NODE, *of_pod, *parameters), errors=(400, 404, 503),
+                NodeSeries, parameters=(NODE, *of_pod, *RANGE), errors=(400, 404, 503),
             ),
         ]  # fmt: skip
 
     async def series(self, request: web.Request) -> web.Response:
         node, now = request.match_info["node"], self.clock.now()
-        first, last = _range(request, now)
-        columns = _columns(request)
+        first, last = range_of(request, now)
+        columns = columns_of(request)
         require_caught_up(self.feed_state)
         series = self.history.get(node)
         if series is None:
@@ -105,8 +104,8 @@ class NodeSeriesHandler:
     async def pod_series(self, request: web.Request) -> web.Response:
         node, now = request.match_info["node"], self.clock.now()
         pod = f"{request.match_info['namespace']}/{request.match_info['pod']}"
-        first, last = _range(request, now)
-        columns = _columns(request)
+        first, last = range_of(request, now)
+        columns = columns_of(request)
         if self.pods is None or self.pod_feed_state is None:
             hint = "set extender.pod_history_windows, or use `springtide series NODE --pod`"
             return error_response(404, "this extender has no history of pods", hint)
@@ -142,9 +141,11 @@ def node_series(
     )
 
 
-def _range(request: web.Request, now: float) -> tuple[float, float]:
-    given = {name: request.query[name] for name in PARAMETERS if name in request.query}
-    if unknown := sorted(set(request.query) - set(PARAMETERS)):
+def range_of(request: web.Request, now: float) -> tuple[float, float]:
+    """The range that a request is about, in seconds since 1970. Raises `BadRequestError`."""
+    names = [parameter.name for parameter in RANGE]
+    given = {name: request.query[name] for name in names if name in request.query}
+    if unknown := sorted(set(request.query) - set(names)):
         raise BadRequestError(f"there is no parameter {unknown[0][:80]!r}", hint=_HINT)
     if "last" in given and ("from" in given or "to" in given):
         raise BadRequestError("last goes with neither from nor to", hint=_HINT)
@@ -163,7 +164,8 @@ def _range(request: web.Request, now: float) -> tuple[float, float]:
     return first, last
 
 
-def _columns(request: web.Request) -> list[str]:
+def columns_of(request: web.Request) -> list[str]:
+    """The columns of usage that a request is about. Raises `BadRequestError`."""
     wanted = request.query.getall("resource", list(RESOURCES))
     for resource in wanted:
         if resource not in RESOURCES:

@@ -3,12 +3,13 @@
 An invalid record raises before anything is changed, so that the feed can skip it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
+from pipeline.table import limits
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.table.state_table import Table
 from pipeline.table.usage_history import UsagePoint
@@ -69,17 +70,23 @@ def apply_point(
     key: bytes | None,
     value: bytes | None,
     headers: Headers = (),
+    *,
+    now: Callable[[], float] | None = None,
 ) -> bool:
-    """Apply a node state to the history alone; False if the history has a newer one."""
+    """Apply a node state to the history alone; False if the history has a newer one. `now` is the
+    clock of the process: a state from the future would keep out all until then."""
     node = node_of(key)
     if value is None:
         return table.history.drop(node, position_of(headers))
     point = _record(UsagePoint, node, value)
     try:
-        position = point.generation, point.offset
-        return table.history.put(node, parse_time(point.as_of), point.usage, position)
+        end_seconds = parse_time(point.as_of)
     except ValueError as error:
         raise InvalidRecordError(f"as_of is not readable: {error}") from error
+    if now is not None and end_seconds - now() > limits.FUTURE_SECONDS:
+        raise InvalidRecordError(f"as_of {point.as_of} is in the future of this process's clock")
+    position = point.generation, point.offset
+    return table.history.put(node, end_seconds, point.usage, position, point.peaks)
 
 
 def apply_pod_points(

@@ -19,6 +19,9 @@ MAX_DEPARTED: Final = 100_000
 """Departed nodes whose last result is remembered, so that a late one does not bring them back."""
 POINTS: Final = 120
 """Windows of a node's history: an hour at 30 s, ten minutes at 5 s."""
+FUTURE_SECONDS: Final = 3600.0
+"""How far a window of a history may end after now by the clock of the process. Workers refuse a
+window that ends a minute after now by the broker's clock; the clock of the process may be slow."""
 REFILLED_SECONDS: Final = NODE_STATE.compaction_lag_ms / 1000
 """How much history a restart reads again: older windows are compacted to the newest."""
 NODE_PODS_SECONDS: Final = 900.0

@@ -1,14 +1,17 @@
 """Usage of the last windows of each node, in ring buffers of numpy.
 
-A point per window, in order; 24 bytes per window, however long the extender runs. Belongs to one
-event loop.
+A point per window, in order; 24 bytes per window, however long the extender runs. Beside them are
+the predicted peaks of the last day. Belongs to one event loop.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from pipeline.processors.arrays import FloatArray
+from pipeline.processors.console.peak_history import PeakHistory
 from pipeline.table import limits
 from pipeline.topics.codec import Record
 from pipeline.topics.resource_amounts import Usage
@@ -16,6 +19,7 @@ from pipeline.topics.result_header import Position
 
 COLUMNS: Final = ("end_seconds", "cpu_cores", "memory_bytes")
 _NOWHERE: Final[Position] = (-1, -1)
+_NO_PEAKS: Final[Mapping[str, Usage]] = {}
 
 
 class UsagePoint(Record, frozen=True, kw_only=True):
@@ -26,6 +30,7 @@ class UsagePoint(Record, frozen=True, kw_only=True):
     generation: int
     offset: int
     usage: Usage = Usage()
+    peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
 
 
 class Series(NamedTuple):
@@ -43,10 +48,11 @@ class Series(NamedTuple):
 
 
 class History:
-    """Series by node, of at most `windows` windows."""
+    """Series by node, of at most `windows` windows; `peaks` has their steps of predicted peaks."""
 
     def __init__(self, windows: int = limits.POINTS) -> None:
         self.windows = windows
+        self.peaks = PeakHistory()
         self._clear()
 
     def _clear(self) -> None:
@@ -69,10 +75,15 @@ class History:
         return Series(*in_order[:, ~np.isnan(in_order[0])])
 
     def put(
-        self, node: str, end_seconds: float, usage: Usage, position: Position = _NOWHERE
+        self,
+        node: str,
+        end_seconds: float,
+        usage: Usage,
+        position: Position = _NOWHERE,
+        peaks: Mapping[str, Usage] = _NO_PEAKS,
     ) -> bool:
-        """Take the usage of the window at `position` in the log; False if it is not newer than the
-        newest."""
+        """Take the usage of the window at `position` in the log, and the peaks that were predicted
+        with it; False if it is not newer than the newest."""
         row = self._rows.get(node)
         if row is None:
             row = self._rows[node] = self._new_row()
@@ -85,6 +96,7 @@ class History:
         )  # fmt: skip
         self._newest[row] = column
         self._positions[node] = position
+        self.peaks.put(node, end_seconds, usage, peaks)
         return True
 
     def drop(self, node: str, position: Position | None = None) -> bool:
@@ -92,6 +104,7 @@ class History:
         if position is not None and position < self._positions.get(node, _NOWHERE):
             return False
         self._positions.pop(node, None)
+        self.peaks.drop(node)
         row = self._rows.pop(node, None)
         if row is not None:
             self._points[row], self._newest[row] = np.nan, -1
@@ -103,6 +116,7 @@ class History:
         self.windows = other.windows
         self._rows, self._free, self._positions = other._rows, other._free, other._positions
         self._points, self._newest = other._points, other._newest
+        self.peaks.adopt(other.peaks)
         other._clear()
 
     def _new_row(self) -> int:

@@ -1,4 +1,4 @@
-"""Chromium, for each file of tests in a browser."""
+"""Chromium and npm packages, for each file of tests in a browser."""
 
 from pathlib import Path
 

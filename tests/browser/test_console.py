@@ -76,9 +76,14 @@ def simulated(nodes: int = NODES, **settings: Any) -> tuple[Extender, Table, Man
     view = msgspec.structs.replace(NODE_VIEW, node=HOSTILE)
     pod = msgspec.structs.replace(view.pods[0], name=HOSTILE)
     views.put(HOSTILE, 1, encode_json(msgspec.structs.replace(view, pods=(pod, *view.pods))))
-    for window in range(60):
-        usage = Usage(cpu_cores=2.0 + window % 7 / 4, memory_bytes=(4 + window % 5) * GIB)
-        history.put(HOSTILE, NOW - 30.0 * (60 - window), usage)
+    for window in range(240):  # with 15 minutes in which the node was silent
+        if not 120 <= window < 150:
+            usage = Usage(cpu_cores=2.0 + window % 7 / 4, memory_bytes=(4 + window % 5) * GIB)
+            peaks = {
+                "calibrated": Usage(cpu_cores=3.0 + window / 300, memory_bytes=8.5 * GIB),
+                "maximum": Usage(cpu_cores=3.9),
+            }
+            history.put(HOSTILE, NOW - 30.0 * (240 - window), usage, peaks=peaks)
     of = extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock), settings=ExtenderSettings(**settings),
@@ -108,10 +113,12 @@ async def opened(
 
 
 class Proxy:
-    """What stands before an extender: its `clock`, and the `answer` to queries in its place."""
+    """What stands before an extender: its `clock`, and the `answer` to queries in its place, of all
+    or of those whose path ends with `part`."""
 
     def __init__(self) -> None:
         self.clock = NOW
+        self.part = ""
         self.answer: Callable[[], web.Response] | None = None
         self.queries: list[str] = []
 
@@ -120,7 +127,7 @@ class Proxy:
         is_query = request.path.startswith("/v1/")
         if is_query:
             self.queries.append(request.path_qs)
-        answer = self.answer if is_query else None
+        answer = self.answer if is_query and request.path.endswith(self.part) else None
         response: web.StreamResponse = await handler(request) if answer is None else answer()
         response.headers["Date"] = formatdate(self.clock, usegmt=True)
         return response

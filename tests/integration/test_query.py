@@ -26,7 +26,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import Owner, PodRecord, pod_key
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
-from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.resource_amounts import Resources, Usage
 from tests.integration.test_extender import Cluster, cluster, fresh
 from tests.processes import springtide, until
 from tests.table.records import node_state
@@ -171,6 +171,7 @@ async def test_fifteen_minutes_are_served_before_and_after_a_restart(cluster: Cl
             node_state(node, cpu=i % 7 / 2, memory=float(i)),
             as_of=format_time(end - 30 * (29 - i)),
             offset=i,
+            peaks={"percentile": Usage(cpu_cores=3.0 + i)},
         )
         for i in range(30)
         for node in ("a", "b")
@@ -188,17 +189,22 @@ async def test_fifteen_minutes_are_served_before_and_after_a_restart(cluster: Cl
                     found.append({**await response.json(), "now": None})
             async with session.get("/v1/nodes/a/series", params={"last": "900"}) as response:
                 assert (await response.json())["statistics"]["cpu_cores"]["points"] >= 15
+            async with session.get("/v1/nodes/a/peaks", params={"resource": "cpu"}) as response:
+                found.append(await response.json())
         return found
 
     async with extender(cluster) as base:
         before = await answers(base)
-    whole, half, cpu = before
+    whole, half, cpu, peaks = before
     cores = [i % 7 / 2 for i in range(30)]
     assert (whole["usage"]["cpu_cores"], whole["usage"]["memory_bytes"]) == (cores, list(range(30)))
     last = sorted(cores[14:])
     assert half["statistics"]["cpu_cores"]["avg"] == pytest.approx(sum(last) / 16)
     assert half["statistics"]["cpu_cores"]["p90"] == last[16 * 90 // 100 - 1]
     assert cpu["usage"] == {"cpu_cores": half["usage"]["cpu_cores"]}
+    steps = [int(end - 30 * (29 - i)) // 300 for i in range(30)]
+    first = [3.0 + steps.index(step) for step in dict.fromkeys(steps)]
+    assert peaks["peaks"] == {"percentile": {"cpu_cores": first}}
     async with extender(cluster) as base:
         assert await answers(base) == before
         await cluster.states(

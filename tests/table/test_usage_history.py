@@ -126,3 +126,29 @@ def test_a_node_state_adds_a_point_and_its_tombstone_removes_the_series() -> Non
     with pytest.raises(InvalidRecordError, match="as_of is not readable"):
         apply_point(other, NODE_STATE, b"a", late)
     assert len(other.history) == 0
+
+
+def test_node_states_bring_their_predicted_peaks_and_tombstones_take_them() -> None:
+    table = Table()
+    states = [
+        node_state("a", age=age, offset=offset, peaks={"p": Usage(cpu_cores=peak)})
+        for offset, (age, peak) in enumerate([(600.0, 1.5), (10.0, 2.5), (10.0, 9.0)])
+    ]
+    applied = [apply_point(table, NODE_STATE, b"a", encode_json(state)) for state in states]
+    assert applied == [True, True, False]
+    steps = table.history.peaks.get("a")
+    assert steps is not None
+    assert steps.peaks["p"][0].tolist() == pytest.approx([1.5, np.nan, 2.5], nan_ok=True)
+    fresh = table.emptied()
+    assert fresh.history.peaks.get("a") is None
+    assert apply_point(table, NODE_STATE, b"a", None, position_headers((1, 9)))
+    assert table.history.peaks.get("a") is None
+
+
+def test_a_state_from_the_future_keeps_no_later_one_out() -> None:
+    table = Table()
+    ahead = encode_json(node_state("a", age=-7200.0))
+    with pytest.raises(InvalidRecordError, match="in the future of this process's clock"):
+        apply_point(table, NODE_STATE, b"a", ahead, now=lambda: NOW)
+    usual = encode_json(node_state("a", age=-1800.0, offset=1))
+    assert apply_point(table, NODE_STATE, b"a", usual, now=lambda: NOW)

@@ -442,7 +442,7 @@ def test_a_local_broker_on_another_port_is_suggested(
     [
         (["tpo"], "top"), (["kafka", "strat"], "start"), (["topics", "aplly"], "apply"),
         (["model", "inspct"], "inspect"), (["scheduler", "confg"], "config"),
-        (["top", "--wacth"], "--watch"),
+        (["alerts", "--wacth"], "--watch"),
     ],
 )  # fmt: skip
 def test_a_misspelt_command_or_option_has_a_suggestion(typed: list[str], meant: str) -> None:

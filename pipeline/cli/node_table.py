@@ -3,10 +3,12 @@
 `springtide top` and the demo share it. `pipeline.cli.top_columns` declares the columns.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -21,7 +23,9 @@ from pipeline.table.node_documents import NO_FACTS, LimitsRatio, NodeFacts
 
 STALE_AFTER_SECONDS: Final = 180.0
 
-_GAP: Final = 2
+GAP: Final = 2
+"""Columns between two columns of a table."""
+
 _UNITS: Final = {"cpu": "cpu_cores", "memory": "memory_bytes"}
 
 
@@ -57,18 +61,44 @@ def node_lines(
     facts: NodeFacts = NO_FACTS,
     judged: JudgedPeaks | None = None,
 ) -> list[NodeLine]:
-    """Return a line per node, sorted by `SORT_KEYS[sort]`: highest first, unknown last."""
+    """Return a line per node, sorted as by `sort_rows`."""
     rows = node_rows(table, now, stale_after_seconds, facts, judged)
-    sort_value = SORT_KEYS[sort]
+    return [node_line(row) for row in sort_rows(rows, sort)]
+
+
+def node_line(row: NodeRow) -> NodeLine:
+    """The texts of all columns for a node."""
+    return NodeLine(row.name, tuple(column.cell(row) for column in COLUMNS), not row.is_fresh)
+
+
+def sort_rows(rows: Iterable[NodeRow], sort: str) -> list[NodeRow]:
+    """Sort by `SORT_KEYS[sort]`: highest first, unknown last, then by name."""
+    sort_value = SORT_KEYS[sort].value
 
     def order(row: NodeRow) -> tuple[float, str]:
         value = sort_value(row)
-        return (np.inf if np.isnan(value) else -value), row.name
+        return (math.inf if math.isnan(value) else -value), row.name
 
-    return [
-        NodeLine(row.name, tuple(column.cell(row) for column in COLUMNS), not row.is_fresh)
-        for row in sorted(rows, key=order)
-    ]
+    return sorted(rows, key=order)
+
+
+class _RowValues(Mapping[str, float]):
+    """One row of columns. A value is converted when it is read: few of the columns are shown."""
+
+    __slots__ = ("_columns", "_row")
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], row: int) -> None:
+        self._columns = columns
+        self._row = row
+
+    def __getitem__(self, name: str) -> float:
+        return float(self._columns[name][self._row])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 def node_rows(
@@ -90,7 +120,6 @@ def node_rows(
             arrays[f"{kind}_{resource}_percent"] = usage_percent(
                 arrays[f"{kind}_{unit}"], arrays[f"allocatable_{unit}"]
             )
-    columns = {name: array.astype(float).tolist() for name, array in arrays.items()}
     states = [table.snapshot(name).state for name in names]
     accuracies = [
         judged.totals.of_node(state.node, state.predictor) if judged and state else None
@@ -99,7 +128,7 @@ def node_rows(
     return [
         NodeRow(
             name,
-            {column: values[index] for column, values in columns.items()},
+            _RowValues(arrays, index),
             states[index],
             ages[index],
             fresh[index],
@@ -120,7 +149,11 @@ def terminal_table(
 
     Columns are dropped by their `drop_order`, equal ones together.
     """
-    shown = _fitting_columns(lines, width)
+    widths = [
+        max(len(column.header), *(len(line.cells[index][0]) for line in lines), 0)
+        for index, column in enumerate(COLUMNS)
+    ]
+    shown = fitting_columns(widths, [column.drop_order for column in COLUMNS], width)
     line_count = len(lines) if height is None else max(1, height - 3)
     rich = RichTable(
         box=None,
@@ -156,13 +189,11 @@ def plain_text(lines: Sequence[NodeLine], *, headers: bool = True) -> str:
     return "".join(f"{line}\n" for line in align_columns(rows, right))
 
 
-def _fitting_columns(lines: Sequence[NodeLine], width: int) -> list[int]:
-    widths = [
-        max(len(column.header), *(len(line.cells[index][0]) for line in lines), 0)
-        for index, column in enumerate(COLUMNS)
-    ]
-    for dropped in range(max(column.drop_order for column in COLUMNS) + 1):
-        shown = [i for i, column in enumerate(COLUMNS) if not 0 < column.drop_order <= dropped]
-        if sum(widths[index] + _GAP for index in shown) - _GAP <= width:
+def fitting_columns(widths: Sequence[int], drop_orders: Sequence[int], width: int) -> list[int]:
+    """Return the indexes of the columns that fit into `width`, with gaps of `GAP`: columns are
+    dropped by their `drop_order`, equal ones together, 0 never."""
+    for dropped in range(max(drop_orders) + 1):
+        shown = [index for index, order in enumerate(drop_orders) if not 0 < order <= dropped]
+        if sum(widths[index] + GAP for index in shown) - GAP <= width:
             break
     return shown

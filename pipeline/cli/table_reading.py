@@ -34,6 +34,23 @@ async def read_table(
     `waits_for_broker` it waits for a broker that is unavailable. `apply_record` and
     `recent_seconds` are those of the `Feed`.
     """
+    async with feed_table(
+        settings, table, topics, apply_record=apply_record, recent_seconds=recent_seconds
+    ) as feed:
+        await _wait_caught_up(feed, waits_for_broker=waits_for_broker)
+        yield feed
+
+
+@asynccontextmanager
+async def feed_table(
+    settings: Settings,
+    table: Table,
+    topics: Sequence[Topic] = NODE_TOPICS,
+    *,
+    apply_record: Apply = apply,
+    recent_seconds: float | None = None,
+) -> AsyncIterator[Feed]:
+    """Feed `table` until the context ends: at first it is empty, and `Feed.state` says why."""
     feed = Feed(
         table,
         client=client_options(settings.kafka),
@@ -45,7 +62,6 @@ async def read_table(
     )
     task = asyncio.create_task(feed.run())
     try:
-        await _wait_caught_up(feed, waits_for_broker=waits_for_broker)
         yield feed
     finally:
         await cancel_tasks(task)

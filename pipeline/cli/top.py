@@ -1,38 +1,26 @@
-"""`springtide top`: show usage, predicted peak and age of every node, once or live."""
+"""`springtide top`: show usage, predicted peak and age of every node, on a full screen or once."""
 
 import asyncio
-import signal
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, suppress
-from typing import Final, NamedTuple
+import os
+import sys
+from functools import partial
+from typing import NamedTuple
 
 import click
 import msgspec
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
 from pipeline.cli.extender_client import ExtenderClient, extender_options
 from pipeline.cli.help_sections import Command
-from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
+from pipeline.cli.node_details import details_from_extender, details_from_kafka
+from pipeline.cli.node_table import NodeLine, node_lines, plain_text, terminal_table
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
-from pipeline.cli.past_records import records_since
-from pipeline.cli.table_reading import read_table
 from pipeline.cli.top_columns import COLUMNS, DEFAULT_SORT, FLAGS, NO_DATA, SORT_KEYS
+from pipeline.cli.top_source import Source, TableReading, read_extender, read_kafka
 from pipeline.clock import SystemClock
 from pipeline.errors import NotReadyError, UsageError
-from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.settings import Settings
-from pipeline.table import Table
-from pipeline.table.node_columns import TableNode
-from pipeline.table.node_documents import NO_FACTS, NodeFacts, NodeItem, node_facts, node_list
-from pipeline.table.table_feed import NODE_TOPICS
-from pipeline.topics.accuracy import AccuracyRecord
-from pipeline.topics.registry import ACCURACY, PODS
-
-REFRESH_SECONDS: Final = 1.0
-ACCURACY_SECONDS: Final = 7 * 86_400.0
-"""Peaks that were judged in this time before the command started, and since then, count."""
+from pipeline.table.node_documents import node_list
 
 
 @click.command(
@@ -43,13 +31,13 @@ ACCURACY_SECONDS: Final = 7 * 86_400.0
         "Flags": [(flag.name, flag.help) for flag in (NO_DATA, *FLAGS)],
     },
 )
-@click.option("-w", "--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
+@click.option("--once", is_flag=True, help="Print the table once, also on a terminal.")
 @click.option(
     "--sort", type=click.Choice(list(SORT_KEYS)), default=DEFAULT_SORT, show_default=True,
     help="Sort by name, or by percent of allocatable, highest first.",
 )  # fmt: skip
 @output_formats()
-@click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
+@click.option("--no-headers", is_flag=True, help="Print the table once without headers.")
 @click.option(
     "--limits", "with_limits", is_flag=True,
     help="Also read the topic of pods, for LIM CPU% and LIM MEM%. A million pods take a minute.",
@@ -64,18 +52,24 @@ ACCURACY_SECONDS: Final = 7 * 86_400.0
     "model.accuracy_interval_seconds",
 )  # fmt: skip
 def command(
-    settings: Settings, watch: bool, sort: str, output: str, no_headers: bool, with_limits: bool,
+    settings: Settings, once: bool, sort: str, output: str, no_headers: bool, with_limits: bool,
     with_accuracy: bool, extender: ExtenderClient | None,
 ) -> None:  # fmt: skip
     """Show usage, predicted peak and age of every node.
 
-    The state table is read from Kafka, or from a running extender with --extender. A terminal gets
-    the columns that fit its width; -o wide and a pipe get all columns as plain text. NO_COLOR is
-    respected. The JSON document is that of the extender's GET /v1/nodes; its keys are stable.
+    On a terminal the table fills the screen and is refreshed every second: keys sort and filter it,
+    Enter shows the pods of a node and how its peaks were computed, ? all keys, q quits. While
+    nothing can be read, the last picture stays, with its age. NO_COLOR is respected.
+
+    With --once, -o or a pipe it is printed once: on a terminal the columns that fit its width, with
+    -o wide and in a pipe all columns as plain text. The JSON document is that of the extender's GET
+    /v1/nodes; its keys are stable. The state table is read from Kafka, or from a running extender
+    with --extender.
 
     \b
     Examples:
-      springtide top --watch
+      springtide top
+      springtide top --once --sort memory
       springtide top --sort peak --no-headers | head -3
       springtide top --accuracy --sort violation
       springtide top -o wide
@@ -91,34 +85,24 @@ def command(
     if sort == "violation" and not with_accuracy:
         raise UsageError("--sort violation needs --accuracy", hint="add --accuracy")
     view = View(sort, settings.extender.stale_after_seconds, output, not no_headers)
+    is_live = not (once or no_headers) and output == "table" and _is_full_terminal()
     source = (
-        _read_extender(extender)
+        read_extender(extender, is_live=is_live)
         if extender
-        else _read_kafka(settings, waits_for_broker=watch, pods=with_limits, accuracy=with_accuracy)
+        else read_kafka(settings, is_live=is_live, pods=with_limits, accuracy=with_accuracy)
     )
-    if not watch:
-        asyncio.run(_show_once(source, view))
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else the screen is not restored
-    with suppress(KeyboardInterrupt):
-        asyncio.run(_show_live(source, view))
+    asyncio.run(
+        _show_live(source, view, settings, extender) if is_live else _show_once(source, view)
+    )
 
 
-class TableReading(NamedTuple):
-    """The state table, facts about its nodes from other records, why its feed is disconnected
-    (empty while it is connected), and judged peaks if they are read."""
-
-    table: Table
-    facts: NodeFacts = NO_FACTS
-    feed_problem: str = ""
-    judged: JudgedPeaks | None = None
-
-
-Source = AsyncGenerator[TableReading, None]
+def _is_full_terminal() -> bool:
+    """Whether a person sees the output and can press keys."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class View(NamedTuple):
-    """How `top` shows a table: the command's options."""
+    """How `top` prints a table: the command's options."""
 
     sort: str
     stale_after_seconds: float
@@ -166,80 +150,16 @@ async def _show_once(source: Source, view: View) -> None:
     await source.aclose()
 
 
-async def _show_live(source: Source, view: View) -> None:
-    console, clock = Console(), SystemClock()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(source.aclose)
-        live = None
-        if console.is_terminal and view.output == "table":
-            live = stack.enter_context(Live(console=console, auto_refresh=False, screen=True))
-        async for reading in source:
-            if live is None:
-                view.show(reading, clock.now(), console)
-            else:
-                table = terminal_table(
-                    view.lines(reading, clock.now()), headers=view.headers,
-                    width=console.width, height=console.height,
-                )  # fmt: skip
-                live.update(Group(table, Text(reading.feed_problem, "yellow")), refresh=True)
-            await clock.sleep(REFRESH_SECONDS)
+async def _show_live(
+    source: Source, view: View, settings: Settings, extender: ExtenderClient | None
+) -> None:
+    from pipeline.cli.top_screen import TopApp, run_screen  # Textual, which takes 0.2 s to import
 
-
-async def _read_kafka(
-    settings: Settings, *, waits_for_broker: bool, pods: bool, accuracy: bool
-) -> Source:
-    """Yield the table of the topics, and judged peaks, again and again."""
-    topics = (*NODE_TOPICS, PODS) if pods else NODE_TOPICS
-    async with AsyncExitStack() as stack:
-        feed = await stack.enter_async_context(
-            read_table(settings, Table(), topics, waits_for_broker=waits_for_broker)
-        )
-        judged = None
-        if accuracy:
-            since = SystemClock().now() - ACCURACY_SECONDS
-            records = await stack.enter_async_context(
-                records_since(settings.kafka, ACCURACY, AccuracyRecord, since)
-            )
-            judged = JudgedPeaks(AccuracyTotals(), settings.model.accuracy_interval_seconds)
-            async for record in records.each_to_end():
-                judged.totals.add(record)
-        while True:
-            table, names = feed.table, tuple(feed.table)
-            yield TableReading(
-                table,
-                node_facts(table, names, has_pods=pods),
-                "" if feed.state.connected else feed.state.message,
-                judged,
-            )
-            if judged:
-                for record in await records.next(timeout_seconds=0.0):
-                    judged.totals.add(record)
-
-
-class NodeStateList(msgspec.Struct):
-    """The extender's answer to GET /v1/nodes."""
-
-    items: list[NodeItem]
-    without_state: list[str] = []
-
-
-async def _read_extender(extender: ExtenderClient) -> Source:
-    """Request the nodes from an extender again and again, and yield them as a table."""
-    async with extender.session() as session:
-        while True:
-            yield build_table(await extender.request(session, "/v1/nodes", NodeStateList))
-
-
-def build_table(nodes: NodeStateList) -> TableReading:
-    table = Table()
-    for item in nodes.items:
-        table.put_state(item)
-    for name in nodes.without_state:
-        table.put_node(TableNode(node=name))
-    limits = {item.node: item.limits_ratio for item in nodes.items if item.limits_ratio}
-    problems = {
-        item.node: item.usage_thresholds_problem
-        for item in nodes.items
-        if item.usage_thresholds_problem
-    }
-    return TableReading(table, NodeFacts(limits, problems))
+    read_node = (
+        partial(details_from_extender, extender)
+        if extender
+        else partial(details_from_kafka, settings.kafka)
+    )
+    stale_after = view.stale_after_seconds
+    app = TopApp(source, read_node, SystemClock(), sort=view.sort, stale_after_seconds=stale_after)
+    await run_screen(app)

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from pipeline.cli.safe_output import printable
 from pipeline.processors.accuracy.accuracy_totals import NodeAccuracy
 from pipeline.processors.explain.quantity_text import (
     UNKNOWN,
@@ -49,9 +50,11 @@ class NodeRow(NamedTuple):
 
 
 class SortKey(NamedTuple):
-    """A value of `--sort`: nodes are sorted by `value`, highest first and unknown last."""
+    """A value of `--sort`: nodes are sorted by `value`, highest first and unknown last. `key` is
+    what selects it in the full-screen view."""
 
     name: str
+    key: str
     value: Callable[[NodeRow], float]
 
 
@@ -73,9 +76,10 @@ class Column(Generic[_ValueT]):
     sort: SortKey | None = None
 
     def cell(self, row: NodeRow) -> tuple[str, str]:
-        """The text and its style."""
+        """The text, without invisible characters, and its style."""
         value = self.value(row)
-        return self.format(value), self.style if isinstance(self.style, str) else self.style(value)
+        text = printable(self.format(value))
+        return text, self.style if isinstance(self.style, str) else self.style(value)
 
 
 def table_value(name: str) -> Callable[[NodeRow], float]:
@@ -206,7 +210,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="NODE", help="Name of the node.",
         value=lambda row: row.name, format=str, style="bold", is_left_aligned=True,
-        sort=SortKey("name", lambda _: 0.0),
+        sort=SortKey("name", "n", lambda _: 0.0),
     ),
     Column(
         header="AGE", help="Time since the end of the last window.",
@@ -220,7 +224,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="CPU%", help="The same in percent of allocatable.",
         value=table_value("usage_cpu_percent"), format=format_percent, style=_usage_style,
-        sort=SortKey("cpu", table_value("usage_cpu_percent")),
+        sort=SortKey("cpu", "c", table_value("usage_cpu_percent")),
     ),
     Column(
         header="MEMORY", help="Memory used in the last window.",
@@ -229,14 +233,14 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column(
         header="MEM%", help="The same in percent of allocatable.",
         value=table_value("usage_memory_percent"), format=format_percent, style=_usage_style,
-        sort=SortKey("memory", table_value("usage_memory_percent")),
+        sort=SortKey("memory", "m", table_value("usage_memory_percent")),
     ),
     Column(
         header="PEAK CPU",
         help="Predicted peak of CPU usage, and its percent of allocatable: above 100 for a peak "
         "above the machine. `--sort peak` sorts by the higher percent of CPU and memory.",
         value=_peak_value("peak_cpu_cores", "peak_cpu_percent"), format=_format_peak(format_cpu),
-        style="cyan", drop_order=6, sort=SortKey("peak", _highest_peak_percent),
+        style="cyan", drop_order=6, sort=SortKey("peak", "p", _highest_peak_percent),
     ),
     Column(
         header="PEAK MEM", help="Predicted peak of memory usage, and its percent of allocatable.",
@@ -268,7 +272,7 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         "with the age of the newest if that is stale; needs --accuracy.",
         value=_violation, format=_violation_text, drop_order=1,
         style=lambda value: "" if np.isnan(value[1]) else "yellow",
-        sort=SortKey("violation", _higher_violation),
+        sort=SortKey("violation", "v", _higher_violation),
     ),
     Column(
         header="LIM CPU%",
@@ -292,7 +296,5 @@ COLUMNS: Final[tuple[Column[Any], ...]] = (
         value=_flags_text, format=str, style="yellow", is_left_aligned=True,
     ),
 )  # fmt: skip
-SORT_KEYS: Final = {
-    column.sort.name: column.sort.value for column in COLUMNS if column.sort is not None
-}
+SORT_KEYS: Final = {column.sort.name: column.sort for column in COLUMNS if column.sort is not None}
 DEFAULT_SORT: Final = "cpu"

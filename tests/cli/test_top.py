@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pipeline.cli import top
+from pipeline.cli import top, top_source
 from pipeline.cli.main import cli
 from pipeline.cli.node_table import JudgedPeaks, NodeLine, node_lines, plain_text, terminal_table
 from pipeline.cli.top_columns import COLUMNS, FLAGS
@@ -186,7 +186,7 @@ def test_wide_is_not_cut_to_the_terminal(
 ) -> None:
     narrow = Console(width=40, force_terminal=True, color_system=None)
     view = top.View("cpu", 180.0, output, headers=True)
-    view.show(top.TableReading(some_nodes()), NOW, narrow)
+    view.show(top_source.TableReading(some_nodes()), NOW, narrow)
     header = capsys.readouterr().out.splitlines()[0].split()
     assert (len(header) < len(COLUMNS)) is is_cut
 
@@ -196,7 +196,7 @@ def test_json_is_the_document_of_the_extender() -> None:
     view = top.View("cpu", 180.0, "json", headers=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(click, "echo", lambda data: out.write(data.decode()))
-        view.show(top.TableReading(some_nodes()), NOW, Console())
+        view.show(top_source.TableReading(some_nodes()), NOW, Console())
     document = json.loads(out.getvalue())
     assert (document["kind"], document["without_state"]) == ("NodeStateList", ["silent"])
     assert [item["node"] for item in document["items"]] == ["blind", "busy", "calm", "old"]
@@ -240,10 +240,10 @@ def test_limits_are_shown_in_percent_of_allocatable_if_pods_are_read() -> None:
     assert limits() == {name: ["-", "-"] for name in table}
 
 
-def received(document: dict[str, Any]) -> top.TableReading:
+def received(document: dict[str, Any]) -> top_source.TableReading:
     """The table that `top --extender` builds from this document."""
-    nodes = msgspec.json.decode(msgspec.json.encode(document), type=top.NodeStateList)
-    return top.build_table(nodes)
+    nodes = msgspec.json.decode(msgspec.json.encode(document), type=top_source.NodeStateList)
+    return top_source.build_table(nodes)
 
 
 def test_limits_come_from_the_extender_if_it_reports_them() -> None:
@@ -270,7 +270,7 @@ def test_anomalies_are_flags_from_kafka_and_from_an_extender() -> None:
     table.put_node(TableNode(node="own", annotations={USAGE_THRESHOLDS: "{"}))
     document = node_list(table, NOW, 180.0, node_facts(table, tuple(table)))
     from_extender = received(msgspec.to_builtins(document))
-    from_kafka = top.TableReading(table, node_facts(table, tuple(table), has_pods=False))
+    from_kafka = top_source.TableReading(table, node_facts(table, tuple(table), has_pods=False))
     for reading in (from_extender, from_kafka):
         lines = node_lines(reading.table, NOW, sort="name", facts=reading.facts)
         assert cells(lines, "FLAGS") == {

@@ -1,23 +1,20 @@
 """`springtide top --accuracy` over a real broker: violations appear, and follow new judgements."""
 
 import asyncio
-import signal
 import subprocess
-from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from pipeline.clock import SystemClock
-from pipeline.local.process_guard import die_with_parent
 from pipeline.table import NODE_AND_POD_TOPICS
 from pipeline.times import format_time
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import ACCURACY
 from tests.integration.test_extender import PARTITIONS, Cluster, cluster, fresh
-from tests.processes import eventually, springtide
+from tests.processes import springtide
 from tests.processors.accuracy.test_judged_peaks import record
+from tests.pseudo_terminal import on_terminal
 
 __all__ = ["cluster"]
 
@@ -32,38 +29,26 @@ def judged(node: str, seconds_ago: float, highest: float) -> tuple[str, bytes]:
     return node, encode_json(peak)
 
 
-def shows(path: Path, node: str, violation: str) -> bool:
-    """Whether the last line of a node has this in VIOL%."""
-    lines = [line.split() for line in path.read_text().splitlines()]
-    header = next((line for line in lines if line[:1] == ["NODE"]), None)
-    own = [line for line in lines if line[:1] == [node]]
-    return bool(header and own and violation in own[-1])
-
-
-def test_violations_of_nodes_follow_new_judgements(cluster: Cluster, tmp_path: Path) -> None:
+def test_violations_of_nodes_follow_new_judgements(cluster: Cluster) -> None:
     asyncio.run(cluster.create(*NODE_AND_POD_TOPICS, ACCURACY))
     asyncio.run(
         cluster.states(*(fresh(name, predictor="percentile") for name in ("good", "old", "new")))
     )
     past = [judged("good", 60, 400.0), judged("old", 5 * 3600, 900.0)]
     asyncio.run(cluster.send(ACCURACY, *past, ("bad", b"\xff{")))
-    shown, said = tmp_path / "stdout", tmp_path / "stderr"
-    with (
-        shown.open("w") as stdout,
-        said.open("w") as stderr,
-        subprocess.Popen(
-            springtide("top", "--watch", "--accuracy", "--sort", "violation",
-                       "--partitions", str(PARTITIONS), *cluster.flags),
-            stdout=stdout, stderr=stderr, preexec_fn=die_with_parent,
-        ) as watching,
-    ):  # fmt: skip
-        assert eventually(partial(shows, shown, "good", "0.0/0.0")), said.read_text()
-        assert eventually(partial(shows, shown, "old", "100.0/0.0"))
-        assert " 5h " in next(line for line in shown.read_text().splitlines() if "old" in line)
-        assert not shows(shown, "new", "0.0/0.0")
+    command = springtide("top", "--accuracy", "--sort", "violation",
+                         "--partitions", str(PARTITIONS), *cluster.flags)  # fmt: skip
+    with on_terminal(command, columns=240) as terminal:
+        assert terminal.shows("0.0/0.0", "100.0/0.0 5h"), terminal.text()
+        before = len(terminal.written)
         asyncio.run(cluster.send(ACCURACY, judged("good", 0, 900.0)))
-        assert eventually(partial(shows, shown, "good", "50.0/0.0")), said.read_text()
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 0
-    assert "warning: skipped a record" in said.read_text()
-    assert "Traceback" not in said.read_text()
+        assert terminal.shows("50.0/0.0", since=before), terminal.text()
+        terminal.press("q")
+        assert terminal.ended() == 0
+    assert "Traceback" not in terminal.text()
+    printed = subprocess.run(
+        [*command, "--once"], capture_output=True, text=True, timeout=120, check=True
+    )
+    rates = {line.split()[0]: "/0.0" in line for line in printed.stdout.splitlines()[1:]}
+    assert rates == {"old": True, "good": True, "new": False}
+    assert "warning: skipped a record" in printed.stderr

@@ -17,6 +17,7 @@ from pipeline.errors import KeyMismatchError, RecordError
 from pipeline.kafka.follow import Fetching, TopicPartition, open_follower
 from pipeline.kafka.partition_log import LogReader, LogRecord, record_of
 from pipeline.logs import get_logger
+from pipeline.processors.join.joined_oom_kills import JoinedOomKills
 from pipeline.processors.join.pod_facts import PodRow, pod_row
 from pipeline.processors.join.pool_means import PoolMeans
 from pipeline.processors.join.sample_join import NodeObjects
@@ -59,6 +60,7 @@ class ClusterState:
         self.node_records: dict[str, bytes] = {}
         self.deleted_nodes: dict[str, None] = {}
         self.deleted_pods = DeletedPods()
+        self.oom_kills = JoinedOomKills()
         self._pods: dict[str, dict[str, PodRow]] = {}
         # Static pods only: the cgroup of any other pod has the UID of the pod.
         self._cgroups: dict[tuple[str, str], str] = {}
@@ -85,6 +87,7 @@ class ClusterState:
             if len(self.deleted_nodes) > MAX_DELETED_NODES:
                 del self.deleted_nodes[next(iter(self.deleted_nodes))]
             self.deleted_pods.forget_node(name)
+            self.oom_kills.forget_node(name)
             return name
         node = decode_json(KnownNode, record.value)
         if node.node != name:
@@ -115,6 +118,8 @@ class ClusterState:
         cgroup_uid = sys.intern(pod.cgroup_uid)
         self._pods.setdefault(node, {})[cgroup_uid] = row
         self.deleted_pods.forget(node, cgroup_uid)
+        if row.oom_killed_ms is not None and node and node not in self.deleted_nodes:
+            self.oom_kills.observe(node, cgroup_uid, row, record.appended_ms)
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
         """Remove a pod; return the UID in its cgroup's name and its facts, None if unknown."""

@@ -296,6 +296,9 @@ class JoinCursor:
             facts=self._facts_of(objects.record, sample.header, pod_facts.columns),
         )
         start_ms, end_ms = sample.header.window_start_ms, sample.header.window_end_ms
+        if kills := self.cluster_state.oom_kills.joined(node, end_ms):
+            facts = msgspec.structs.replace(window.node, oom_kills=kills)
+            window = msgspec.structs.replace(window, node=facts)
         self.cluster_state.deleted_pods.joined(node, sample.listing.uids, start_ms, end_ms)
         value = encode_window(window)
         if len(value) > LARGEST_VALUE_BYTES:

@@ -34,7 +34,7 @@ from pipeline.topics.workloads import Workload
 
 _HEADERS: Final = (
     "WORKLOAD", "RESOURCE", "LOWER", "TARGET", "UPPER", "DAYS", "PODS", "SEEN", "SAMPLES", "AS-OF",
-    "REQUESTED", "SAVES",
+    "REQUESTED", "SAVES", "OOM-KILLED", "OOM-PEAK",
 )  # fmt: skip
 _COLUMN_HELP: Final = {
     "Columns": [
@@ -45,6 +45,7 @@ _COLUMN_HELP: Final = {
         ("AS-OF", "End of the newest window with a sample."),
         ("REQUESTED", "Requests of all pods that have not ended and are not being deleted."),
         ("SAVES", "What TARGET would save of REQUESTED; negative: it would cost."),
+        ("OOM-KILLED, OOM-PEAK", "The last OOM kill, and the peak of memory as which it counts."),
     ]
 }
 _MAX_SIMILAR: Final = 3
@@ -153,7 +154,7 @@ def table_lines(records: Iterable[RecommendationRecord]) -> Iterator[str]:
 
 
 def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
-    saved = savings(record)
+    saved, kills = savings(record), record.oom_kills
     for container in record.recommendation.container_recommendations:
         lists = container.lower_bound, container.target, container.upper_bound
         for resource in RESOURCES:
@@ -168,6 +169,11 @@ def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
                 record.as_of,
                 _amount(resource, record.requested),
                 _amount(resource, saved, math.floor),
+                *(
+                    (kills.last_at, _amount(resource, {resource: kills.peak}))
+                    if kills is not None and resource == "memory"
+                    else ("-", "-")
+                ),
             ]
 
 

@@ -6,7 +6,7 @@ samples weigh anything. Without samples a recommendation is unknown, never 0.
 
 Formulas: recommender of the Vertical Pod Autoscaler. Quantiles get 15 percent on top; with c days
 of history the lower bound is multiplied by (1 + 0.001 / c)**-2 and the upper one by 1 + 1 / c; the
-minimum is 25 millicores and 250 MiB. The autoscaler also adds memory after an OOM kill.
+minimum is 25 millicores and 250 MiB.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pipeline.processors.model.histogram import (
     shifted_reference_ms,
 )
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, VPA
+from pipeline.processors.model.oom_peaks import WorkloadOomKills, in_total
 from pipeline.processors.model.workload_models import COLUMNS, HALF_LIFE_MS
 from pipeline.processors.predictors.vpa import FLOOR, MARGIN_PERCENT, TARGET
 from pipeline.topics.workloads import Workload
@@ -66,7 +67,8 @@ class Recommendation(NamedTuple):
     are the pods that have not ended and are not being deleted, `requested_millicores` and
     `requested_bytes` what they request together, NaN if that of one is unknown. `samples` are those
     of cpu, `history_days` the confidence in them. `last_ms` is the end of the newest window with a
-    sample.
+    sample. `oom_kills` of the last eight half-lives count as peaks of memory, None: there were
+    none.
     """
 
     workload: Workload
@@ -80,6 +82,7 @@ class Recommendation(NamedTuple):
     last_ms: int
     cpu: Advice
     memory: Advice
+    oom_kills: WorkloadOomKills | None = None
 
 
 class WorkloadSums:
@@ -96,6 +99,7 @@ class WorkloadSums:
         self._rows: dict[Workload, int] = {}
         self._in_namespace: defaultdict[str, set[Workload]] = defaultdict(set)
         self._reference_ms: int | None = None
+        self._oom_kills: dict[Workload, WorkloadOomKills] = {}
         self.left_out = 0
 
     def add(
@@ -104,6 +108,7 @@ class WorkloadSums:
         """Add the wanted workloads in the model state of a node, by default all. Raises
         CheckpointError, and adds nothing, for a state that is damaged or of another node."""
         state = state_codec.decode(data)
+        state_codec.check_oom_kills(state)
         if state.node != node:
             raise CheckpointError(f"state of node {state.node!r:.100} given for {node!r:.100}")
         count, models = len(state.workloads), state.workload_models
@@ -122,7 +127,11 @@ class WorkloadSums:
         if not positions or state.workload_reference_ms is None:
             return
         own = np.array(positions, np.int64)
-        rows = self._allocated([state.workloads[position] for position in positions])
+        workloads = [state.workloads[position] for position in positions]
+        rows = self._allocated(workloads)
+        of_node, of_all = dict(state.workload_oom_kills), self._oom_kills
+        for workload in of_node.keys() & {*workloads}:
+            of_all[workload] = in_total(of_all.get(workload), of_node[workload])
         factor = self._moved_to(state.workload_reference_ms)
         for sums, (counts, buckets, weights) in zip(
             self._models.histograms, histograms, strict=True
@@ -145,7 +154,7 @@ class WorkloadSums:
         earliest = np.where(before == NEVER, first, np.minimum(before, first))
         totals.first_ms[rows] = np.where(first == NEVER, before, earliest)
         totals.last_ms[rows] = np.maximum(totals.last_ms[rows], last)
-        for namespace in {state.workloads[position].namespace for position in positions}:
+        for namespace in {workload.namespace for workload in workloads}:
             if len(self._in_namespace[namespace]) > 2 * MAX_PER_NAMESPACE:
                 self._leave_out(namespace)
 
@@ -179,7 +188,8 @@ class WorkloadSums:
             models.last_ms[rows].tolist(),
         )
         advice = (map(Advice._make, amounts.tolist()) for amounts in (cpu, memory))
-        each = zip(workloads, *columns, *advice, strict=True)
+        oom_kills = map(self._oom_kills.get, workloads)
+        each = zip(workloads, *columns, *advice, oom_kills, strict=True)
         return (Recommendation(*row) for row in compress(each, known.tolist()))
 
     def _leave_out(self, namespace: str) -> None:
@@ -190,6 +200,7 @@ class WorkloadSums:
         order = np.lexsort((-self._models.last_ms[rows], absent))[MAX_PER_NAMESPACE:]
         for position in order.tolist():
             del self._rows[own[position]]
+            self._oom_kills.pop(own[position], None)
         self._in_namespace[namespace].difference_update(own[i] for i in order.tolist())
         self._models.release(rows[order])
         self.left_out += len(order)

@@ -60,12 +60,19 @@ def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
                     "type": "RecommendationProvided",
                     "status": "True",
                     "message": f"{_SCOPE}; as of {record.as_of}, with "
-                    f"{record.history_days:.1f} days of history",
+                    f"{record.history_days:.1f} days of history{_oom_kills(record)}",
                 }
             ],
             "recommendation": {"containerRecommendations": containers},
         },
     }
+
+
+def _oom_kills(record: RecommendationRecord) -> str:
+    kills = record.oom_kills
+    if kills is None:
+        return ""
+    return f"; OOM killed at {kills.last_at}, which counts as a peak of {kills.peak} bytes"
 
 
 def _object_name(record: RecommendationRecord) -> str:

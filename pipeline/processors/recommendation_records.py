@@ -5,10 +5,12 @@ import math
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.model.model_config import RESOURCES
+from pipeline.processors.model.oom_peaks import WorkloadOomKills
 from pipeline.processors.recommendation import Recommendation
 from pipeline.times import format_time
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
+    OomKills,
     PodRecommendation,
     RecommendationRecord,
     ResourceList,
@@ -41,6 +43,17 @@ def recommendation_record(recommendation: Recommendation) -> RecommendationRecor
             recommendation.requested_millicores, recommendation.requested_bytes
         ),
         recommendation=PodRecommendation(container_recommendations=(container,)),
+        oom_kills=_oom_kills(recommendation.oom_kills),
+    )
+
+
+def _oom_kills(kills: WorkloadOomKills | None) -> OomKills | None:
+    if kills is None:
+        return None
+    return OomKills(
+        last_at=format_time(kills.killed_ms / 1000),
+        peak=f"{math.ceil(kills.peak_bytes)}",
+        kills=kills.kills,
     )
 
 

@@ -71,6 +71,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
     containers: Containers with their requests and limits.
     init_containers: Init containers, likewise.
     container_ids: Ids of started containers and sidecars by name, without the name of the runtime.
+    oom_killed_at: When containers and sidecars were last OOM-killed, by name.
     node_selector: Node selector.
     affinity: Affinity.
     tolerations: Tolerations.
@@ -105,6 +106,7 @@ class PodRecord(Record, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     container_ids: dict[str, str] = msgspec.field(default_factory=dict)
+    oom_killed_at: dict[str, str] = msgspec.field(default_factory=dict)
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
@@ -146,6 +148,7 @@ class PodFacts(_DecodedPod, frozen=True, kw_only=True):
     name: str
     qos: str = ""
     container_ids: dict[str, str] = msgspec.field(default_factory=dict)
+    oom_killed_at: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class CountedPod(_DecodedPod, frozen=True, kw_only=True):

@@ -37,6 +37,19 @@ class PodRecommendation(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     container_recommendations: tuple[ContainerRecommendation, ...]
 
 
+class OomKills(msgspec.Struct, frozen=True, kw_only=True):
+    """OOM kills of the pods of a workload.
+
+    last_at: When the last one was; RFC 3339, UTC.
+    peak: Memory as which it counts: what the pod used or requested, and 20% or 100 MiB more.
+    kills: Kills that counted, of nodes whose last one was at most 8 days ago.
+    """
+
+    last_at: str
+    peak: str
+    kills: int
+
+
 class RecommendationRecord(Record, frozen=True, kw_only=True):
     """The requests recommended for each pod of a workload.
 
@@ -52,6 +65,7 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
     requested: What `replicas` request together; a resource is missing if the request of one of them
         is unknown.
     recommendation: The recommendation.
+    oom_kills: OOM kills that count as peaks of memory; null: none.
     """
 
     namespace: str
@@ -65,3 +79,4 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
     replicas: int | None = None
     requested: ResourceList = msgspec.field(default_factory=dict)
     recommendation: PodRecommendation
+    oom_kills: OomKills | None = None

@@ -37,7 +37,7 @@ from pipeline.topics.pod_columns import (
     read_pod_columns,
 )
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
-from pipeline.topics.resource_amounts import Resources
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT, Resources
 from pipeline.topics.sample_rows import FloatArray, Listing, SampleRows, read_rows
 from pipeline.topics.samples import Origin, SampleBatch, SampleHeader, encode_samples
 from pipeline.topics.workload_histories import WorkloadHistoryRecord
@@ -47,8 +47,23 @@ POD_COLUMNS: Final = DecodedPods.__struct_fields__
 MOST_HISTORIES: Final = 64
 """Histories of workloads in a window: at most 50 KB."""
 
+MOST_OOM_KILLS: Final = 64
+"""OOM kills in a window: at most 10 KB."""
+
 _CACHED_NODES: Final = 16_384
 _CACHED_BYTES: Final = 4_096
+
+
+class OomKill(msgspec.Struct, frozen=True, kw_only=True):
+    """The last OOM kill of a container of a pod.
+
+    `pod` is the UID in the name of its cgroup, `killed_ms` the time in milliseconds since 1970 by
+    the clock of the node, and `request_bytes` is the memory request of the pod.
+    """
+
+    pod: str
+    killed_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+    request_bytes: Annotated[float, msgspec.Meta(ge=0.0, le=float(LARGEST_AMOUNT))] = 0.0
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,7 +75,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that run or will run and that the sample lacks. `hot_nodes` are the thresholds above which the
     node counts as hot; None: it never does. `pool_outcomes` are those of the node's pool, in a
     window every half hour; `workload_histories` those of workloads that came to the node, in the
-    window after.
+    window after. `oom_kills` are in all windows of ten minutes, because models do not apply every
+    window.
     """
 
     known: bool = False
@@ -77,6 +93,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workload_histories: Annotated[
         tuple[WorkloadHistoryRecord, ...], msgspec.Meta(max_length=MOST_HISTORIES)
     ] = ()
+    oom_kills: Annotated[tuple[OomKill, ...], msgspec.Meta(max_length=MOST_OOM_KILLS)] = ()
 
 
 class WindowRows:

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from pipeline.cli import recommend
 from pipeline.cli.main import cli
 from pipeline.processors.recommendation_objects import vpa_object
-from pipeline.topics.codec import encode_json
+from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
+    OomKills,
     PodRecommendation,
     RecommendationRecord,
 )
@@ -67,6 +69,22 @@ def test_table_has_two_lines_per_workload(monkeypatch: pytest.MonkeyPatch) -> No
     assert [cpu[name] for name in ("REQUESTED", "SAVES")] == ["800m", "-200m"]
     # 700Mi - 2 * (250Mi + 1 byte), rounded down: a table promises no more than is saved.
     assert [memory[name] for name in ("REQUESTED", "SAVES")] == ["700Mi", "199Mi"]
+
+
+def test_the_last_oom_kill_is_shown_beside_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = OomKills(last_at="2023-11-14T21:00:05Z", peak=str(640 * 2**20), kills=3)
+    killed = replace(WEB, oom_kills=kills)
+    result = typed(monkeypatch, values=[encode_json(killed)])
+    headers, cpu, memory = (line.split() for line in result.stdout.splitlines())
+    assert headers[-2:] == ["OOM-KILLED", "OOM-PEAK"]
+    assert (cpu[-2:], memory[-2:]) == (["-", "-"], ["2023-11-14T21:00:05Z", "640Mi"])
+    assert recommend.item_document(killed)["oom_kills"] == {
+        "last_at": "2023-11-14T21:00:05Z", "peak": "671088640", "kills": 3,
+    }  # fmt: skip
+    (condition,) = vpa_object(killed)["status"]["conditions"]
+    assert "OOM killed at 2023-11-14T21:00:05Z, which counts as a peak" in condition["message"]
+    # A record of an older release has none.
+    assert decode_json(RecommendationRecord, encode_json(WEB)).oom_kills is None
 
 
 def test_an_amount_of_any_length_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

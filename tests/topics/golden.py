@@ -74,6 +74,7 @@ from pipeline.topics.predictions import (
 )
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
+    OomKills,
     PodRecommendation,
     RecommendationRecord,
 )
@@ -170,6 +171,9 @@ def window_record() -> windows.Window:
             ),
             pool_outcomes=POOL_OUTCOMES,
             workload_histories=(WORKLOAD_HISTORY,),
+            oom_kills=(
+                windows.OomKill(pod=POD, killed_ms=1_699_999_805_000, request_bytes=2.0**28),
+            ),
         ),
         sample_offset=1234,
         appended_ms=1_700_000_040_250,
@@ -236,6 +240,7 @@ POD_RECORD = PodRecord(
     ),
     init_containers=(Container(name="mesh", limits=_SMALL, restartable=True),),
     container_ids={"mesh": "9f" * 32, "cart": "a0" * 32},
+    oom_killed_at={"cart": "2023-11-14T22:10:05Z"},
     node_selector={"zone": "b"},
     affinity={"podAntiAffinity": {"z": 1, "a": [1, 2.5, None, True]}},
     tolerations=({"operator": "Exists"},),
@@ -437,6 +442,7 @@ RECOMMENDATION = RecommendationRecord(
             upper_bound={"cpu": "1500m"}, uncapped_target=_TARGET,
         ),
     )),
+    oom_kills=OomKills(last_at="2023-11-14T21:00:05Z", peak="671088640", kills=3),
 )  # fmt: skip
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,

@@ -17,6 +17,7 @@ from pipeline.processors.kubernetes.objects import (
     CONFIG_MIRROR,
     NODES,
     PODS,
+    ContainerStatus,
     NodeObject,
     ObjectMetadata,
     PodCondition,
@@ -55,6 +56,7 @@ WRITTEN_THRESHOLDS: Final = "springtide/usage-thresholds"
 _CONTAINER_ID: Final = re.compile(
     r"(?:docker|containerd|pouch|cri-o)://([0-9A-Za-z][0-9A-Za-z_.-]{0,127})"
 )
+_OOM_KILLED: Final = "OOMKilled"
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
 _CONFIG_SOURCE: Final = "kubernetes.io/config.source"
 # A copy of the whole object, up to 256 KiB, that only kubectl reads.
@@ -139,6 +141,7 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
     if "/" in metadata.uid:
         raise InvalidRecordError(f"metadata.uid is {metadata.uid[:80]!r}, not a pod's uid")
     resources = pod_resources(spec)
+    statuses = _lasting_statuses(resources, status)
     kube_qos = status.qos_class or resources.kube_qos
     priority_class, qos = pod_class(metadata.labels, spec.priority, kube_qos)
     return PodRecord(
@@ -161,7 +164,8 @@ def _record_of_pod(pod: PodObject) -> PodRecord:
         scalar_overhead=resources.scalar_overhead,
         containers=resources.containers,
         init_containers=resources.init_containers,
-        container_ids=_container_ids(resources, status),
+        container_ids=_container_ids(statuses),
+        oom_killed_at=_oom_killed_at(statuses),
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
@@ -187,17 +191,38 @@ def cgroup_uid(uid: str, annotations: Mapping[str, str]) -> str:
     return (annotations.get(_CONFIG_HASH) or uid) if is_static else uid
 
 
-def _container_ids(resources: PodResources, status: PodStatus) -> dict[str, str]:
-    """Ids of containers and sidecars by name. A container that is restarted keeps the id of its
-    former run until it starts: the record changes once."""
+def _lasting_statuses(resources: PodResources, status: PodStatus) -> list[ContainerStatus]:
+    """The statuses of containers and sidecars."""
     names = {container.name for container in resources.containers}
     names |= {container.name for container in resources.init_containers if container.restartable}
     statuses = (*status.container_statuses, *status.init_container_statuses)
+    return [each for each in statuses if each.name in names]
+
+
+def _container_ids(statuses: Iterable[ContainerStatus]) -> dict[str, str]:
+    """Ids of containers by name. A container that is restarted keeps the id of its former run until
+    it starts: the record changes once."""
     return {
-        of.name: match[1]
-        for of in statuses
-        if of.name in names and (match := _CONTAINER_ID.fullmatch(of.container_id))
+        each.name: match[1]
+        for each in statuses
+        if (match := _CONTAINER_ID.fullmatch(each.container_id))
     }
+
+
+def _oom_killed_at(statuses: Iterable[ContainerStatus]) -> dict[str, str]:
+    """When containers were last OOM-killed, by name.
+
+    Only the reason tells: a container that was evicted, or killed for another reason, ends with
+    the same exit code. A status has the last two ends of a container.
+    """
+    killed_at = {}
+    for each in statuses:
+        for state in (each.state, each.last_state):
+            ended = state.terminated
+            if ended is not None and ended.reason == _OOM_KILLED and ended.finished_at is not None:
+                killed_at[each.name] = ended.finished_at
+                break
+    return killed_at
 
 
 def _volume_kinds(volumes: Iterable[Volume]) -> tuple[str, ...]:

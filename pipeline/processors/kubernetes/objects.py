@@ -86,9 +86,20 @@ class PodCondition(KubernetesObject, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
+class Termination(KubernetesObject, frozen=True, kw_only=True):
+    reason: str = ""
+    finished_at: str | None = None
+
+
+class ContainerState(KubernetesObject, frozen=True, kw_only=True):
+    terminated: Termination | None = None
+
+
 class ContainerStatus(KubernetesObject, frozen=True, kw_only=True):
     name: str
     container_id: str = msgspec.field(name="containerID", default="")
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(KubernetesObject, frozen=True, kw_only=True):

@@ -109,6 +109,8 @@ class Learner:
         if expired:
             self._models.release(np.array([node.row_by_uid.pop(uid) for uid in expired], np.int64))
             node.absent_uids = tuple(uid for uid in node.absent_uids if uid in node.row_by_uid)
+            for uid in node.pod_oom_kills.keys() & {*expired}:
+                del node.pod_oom_kills[uid]
         return expired
 
     # -- learning

@@ -24,6 +24,7 @@ from pipeline.processors.model.state_codec import (
     ModelState,
     SparseHistograms,
     WorkloadState,
+    check_oom_kills,
     decode,
     encode,
     pack,
@@ -87,6 +88,8 @@ def capture(
             pod_workloads=pack(_positions(models.workload[rows], workload_rows), "<i4"),
             alerts=alerts,
             pending=pending,
+            pod_oom_kills=dict(sorted(node.pod_oom_kills.items())),
+            workload_oom_kills=tuple(sorted(node.workload_oom_kills.items())),
         )
     )
 
@@ -157,6 +160,7 @@ def read(
     pod_workloads = unpack(state.pod_workloads, "<i4", rows).astype(np.int64)
     if ((pod_workloads < NO_ROW) | (pod_workloads >= len(state.workloads))).any():
         raise CheckpointError(f"state of node {name!r:.100} has a pod of an unknown workload")
+    check_oom_kills(state)
     positions = unpack(state.listed, "<u4", len(state.listed) // 4).astype(np.int64)
     if len(positions) and positions.max() >= len(state.uids):
         raise CheckpointError(f"state of node {name!r:.100} lists a pod that it does not hold")
@@ -235,6 +239,8 @@ def install(
         absent_uids=tuple(uid for uid in state.uids if uid not in listed_uids),
         pod_ages=checked.ages,
         workload_rows=dict(zip(state.workloads, workload_rows.tolist(), strict=True)),
+        pod_oom_kills=dict(state.pod_oom_kills),
+        workload_oom_kills=dict(state.workload_oom_kills),
     )
 
 

@@ -22,6 +22,7 @@ from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.corroboration import SecondSource
 from pipeline.processors.model.entity_models import COLUMNS, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, Profile
+from pipeline.processors.model.oom_peaks import PodOomKill, WorkloadOomKills
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.workloads import Workload
 
@@ -59,7 +60,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     ascending order, and `workload_models` their models; `pod_workloads` are the positions in
     `workloads` of the entities and pods, -1 without one. `alerts` are the columns of hot-node
     detection (`alert_columns`), empty where it has not seen the node; `pending` are the peaks that
-    are followed (`pending_peaks`).
+    are followed (`pending_peaks`). OOM kills are those of `uids` and `workloads` that have some.
     """
 
     fingerprint: str
@@ -103,6 +104,8 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     second: SecondSource | None = None
     alerts: dict[str, bytes] = msgspec.field(default_factory=dict)
     pending: dict[str, bytes] = msgspec.field(default_factory=dict)
+    pod_oom_kills: dict[str, PodOomKill] = msgspec.field(default_factory=dict)
+    workload_oom_kills: tuple[tuple[Workload, WorkloadOomKills], ...] = ()
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:
@@ -223,6 +226,13 @@ def read_workloads(state: ModelState, models: EntityModels) -> list[SparseHistog
             )
         by_resource.append(sparse)
     return by_resource
+
+
+def check_oom_kills(state: ModelState) -> None:
+    """Raise CheckpointError for OOM kills of a pod or workload that the state does not hold."""
+    workloads = {workload for workload, _ in state.workload_oom_kills}
+    if state.pod_oom_kills.keys() - {*state.uids} or workloads - {*state.workloads}:
+        raise CheckpointError(f"state of node {state.node!r:.100} has OOM kills of no model")
 
 
 def stored_histograms(

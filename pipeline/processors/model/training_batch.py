@@ -17,6 +17,7 @@ from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, CLASSES
 from pipeline.processors.model.resource_pairs import stack_rows
 from pipeline.topics.nodes import Strategy
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
+from pipeline.topics.windows import OomKill
 from pipeline.topics.workload_histories import WorkloadHistoryRecord
 from pipeline.topics.workloads import Workload
 
@@ -70,7 +71,8 @@ class WindowHead(NamedTuple):
     `coverage` is the share of the window that was measured. `strategy` is None where that of the
     bank's settings is in force. `points` (m, 3) were measured of the node: seconds after the
     start, cores, bytes. `pool_outcomes` are those of the node's pool, in few windows, and
-    `workload_histories` those of workloads that came to the node.
+    `workload_histories` those of workloads that came to the node. `oom_kills` may repeat those of
+    earlier windows.
     """
 
     node: str
@@ -86,6 +88,7 @@ class WindowHead(NamedTuple):
     source: str = ""
     pool_outcomes: PoolOutcomesRecord | None = None
     workload_histories: Sequence[WorkloadHistoryRecord] = ()
+    oom_kills: Sequence[OomKill] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +148,8 @@ class NodeWindow:
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
     for the latter; None: no pod has ended. `pod_workloads` are those of `ListedPods`, `points`,
-    `epoch`, `machine_id`, `source`, `strategy`, `pool_outcomes` and `workload_histories` those of
-    `WindowHead`. An `appended_ms` of None is `end_ms`.
+    `epoch`, `machine_id`, `source`, `strategy`, `pool_outcomes`, `workload_histories` and
+    `oom_kills` those of `WindowHead`. An `appended_ms` of None is `end_ms`.
     """
 
     node: str
@@ -173,6 +176,7 @@ class NodeWindow:
     pod_workloads: Sequence[Workload | None] = ()
     pool_outcomes: PoolOutcomesRecord | None = None
     workload_histories: Sequence[WorkloadHistoryRecord] = ()
+    oom_kills: Sequence[OomKill] = ()
 
 
 def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
@@ -220,6 +224,7 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
         source=window.source,
         pool_outcomes=window.pool_outcomes,
         workload_histories=window.workload_histories,
+        oom_kills=window.oom_kills,
         pods=listed_pods(
             tuple(window.pod_uids[position] for position in order.tolist()),
             window.pod_classes[order],

@@ -205,6 +205,7 @@ class WindowBatch:
                     pods=facts.pods,
                     pool_outcomes=window.node.pool_outcomes,
                     workload_histories=window.node.workload_histories,
+                    oom_kills=window.node.oom_kills,
                 )
                 for i, (window, facts) in enumerate(zip(self.windows, self.facts, strict=True))
             ],

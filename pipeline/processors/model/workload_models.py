@@ -7,14 +7,15 @@ workload.
 
 Formulas: aggregation of the Vertical Pod Autoscaler. Weights halve in 24 hours. A cpu sample weighs
 its pod's request, at least 0.1 cores. Memory enters as one peak of each pod and 24 hours, counted
-from the pod's first sample; a higher peak of the same 24 hours replaces it.
+from the pod's first sample; a higher peak of the same 24 hours replaces it. An OOM kill counts as a
+peak above what the pod used (`oom_peaks.py`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,14 @@ from pipeline.processors.model.entity_models import NEVER, NO_ROW, EntityModels
 from pipeline.processors.model.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.model.model_config import RESOURCES, VPA
 from pipeline.processors.model.node_models import NodeModels
+from pipeline.processors.model.oom_peaks import (
+    PodOomKill,
+    WorkloadOomKills,
+    in_total,
+    needed_bytes,
+)
 from pipeline.processors.model.training_batch import ListedPods, TrainingBatch
+from pipeline.topics.windows import OomKill
 from pipeline.topics.workloads import NO_WORKLOAD, Workload
 
 HALF_LIFE_MS: Final = VPA.half_life_ms[0]
@@ -44,6 +52,7 @@ COLUMNS: Final[Mapping[str, Column]] = {"pods": Column((), "<i8")}
 
 _CPU_LAYOUT, _MEMORY_LAYOUT = VPA.layouts
 _CHECK_MS: Final = 3_600_000
+_Times = TypeVar("_Times", int, IntArray)
 
 
 class WorkloadModels:
@@ -114,6 +123,9 @@ class WorkloadModels:
                 if last_ms[row] < end_ms - RETAINED_MS
             ],
         )
+        for workload, kills in [*node.workload_oom_kills.items()]:
+            if kills.killed_ms < end_ms - RETAINED_MS:
+                del node.workload_oom_kills[workload]
 
     def release(self, nodes: Sequence[NodeModels]) -> None:
         """Drop the models of all workloads of these nodes."""
@@ -135,6 +147,9 @@ class WorkloadModels:
         some = slice(None) if known.all() else np.flatnonzero(known)
         self._add_cpu(places[some], cpu[some], weights[some], end_ms[some])
         self._add_memory(batch, nodes, rows, places, memory, end_ms)
+        for head, node in zip(batch.heads, nodes, strict=True):
+            for kill in head.oom_kills:
+                self._add_oom_kill(node, kill, head.end_ms)
 
     def _add_cpu(
         self, places: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
@@ -166,8 +181,7 @@ class WorkloadModels:
         old_buckets = _MEMORY_LAYOUT.digitize(peaks[rows])
         ends = peak_ends[rows]
         begun = np.where(ends == NEVER, end_ms, ends)
-        next_ends = begun + ((end_ms - begun) // PEAK_INTERVAL_MS + 1) * PEAK_INTERVAL_MS
-        ends = np.where(has_ended, next_ends, ends)
+        ends = np.where(has_ended, _next_end_ms(begun, end_ms), ends)
         peaks[rows], peak_ends[rows] = values[at], ends
         references = [node.workload_reference_ms or 0 for node in nodes]
         weights = np.array(
@@ -186,6 +200,52 @@ class WorkloadModels:
             histograms.add_repeated(places[added], buckets[added], weights[added])
         np.add.at(self.models.samples.reshape(-1), 2 * places[has_ended] + 1, 1)
         self._remember_times(places, end_ms)
+
+    def _add_oom_kill(self, node: NodeModels, kill: OomKill, end_ms: int) -> None:
+        """Add a kill as the peak that it counts as, unless the pod has no workload with a model,
+        the kill is in the future or too old, or it or a later one of the pod counted already."""
+        row = node.row_by_uid.get(kill.pod, NO_ROW)
+        place = NO_ROW if row == NO_ROW else int(self._pods.workload[row])
+        known = node.pod_oom_kills.get(kill.pod)
+        is_new = known is None or known.killed_ms < kill.killed_ms
+        is_recent = end_ms - PEAK_INTERVAL_MS <= kill.killed_ms <= end_ms
+        if place == NO_ROW or not is_new or not is_recent:
+            return
+        peaks, peak_ends = (self._pods.store[name] for name in POD_COLUMNS)
+        old_peak, interval_end_ms = float(peaks[row]), int(peak_ends[row])
+        usage = old_peak if known is None else known.usage(old_peak, interval_end_ms)
+        peak = needed_bytes(max(kill.request_bytes, usage))
+        has_ended = kill.killed_ms >= interval_end_ms
+        if has_ended:
+            begun_ms = kill.killed_ms if interval_end_ms == NEVER else interval_end_ms
+            interval_end_ms = _next_end_ms(begun_ms, kill.killed_ms)
+            usage = 0.0
+        if has_ended or peak > old_peak:
+            weight = decay_factor(interval_end_ms, node.workload_reference_ms or 0, HALF_LIFE_MS)
+            self._replace_peak(place, None if has_ended else old_peak, peak, weight)
+            peaks[row], peak_ends[row] = peak, interval_end_ms
+            added = peak
+        else:
+            added = old_peak if usage != old_peak else 0.0
+        node.pod_oom_kills[kill.pod] = PodOomKill(kill.killed_ms, interval_end_ms, added, usage)
+        self._remember_times(np.array([place]), np.array([end_ms]))
+        workload = next(each for each, own in node.workload_rows.items() if own == place)
+        counted = WorkloadOomKills(kill.killed_ms, peak, 1)
+        of_all = node.workload_oom_kills
+        of_all[workload] = in_total(of_all.get(workload), counted)
+
+    def _replace_peak(self, place: int, old_peak: float | None, peak: float, weight: float) -> None:
+        """Add a peak to a workload, in place of an old one if there is one."""
+        histograms, at, weights = self.models.histograms[1], np.array([place]), np.array([weight])
+        bucket = _MEMORY_LAYOUT.digitize(np.array([peak]))
+        if old_peak is None:
+            self.models.samples[place, 1] += 1
+        else:
+            old_bucket = _MEMORY_LAYOUT.digitize(np.array([old_peak]))
+            if (old_bucket == bucket).all():
+                return
+            histograms.subtract(at, old_bucket, weights)
+        histograms.add_repeated(at, bucket, weights)
 
     def _remember_times(self, places: IntArray, end_ms: IntArray) -> None:
         first_ms = self.models.first_ms
@@ -219,7 +279,14 @@ class WorkloadModels:
     def _drop(self, node: NodeModels, workloads: Sequence[Workload]) -> None:
         if workloads:
             rows = [node.workload_rows.pop(workload) for workload in workloads]
+            for workload in workloads:
+                node.workload_oom_kills.pop(workload, None)
             self.models.release(np.array(rows, np.int64))
+
+
+def _next_end_ms(begun_ms: _Times, time_ms: _Times) -> _Times:
+    """The end of the 24 hours in which a time is, counted from `begun_ms`."""
+    return begun_ms + ((time_ms - begun_ms) // PEAK_INTERVAL_MS + 1) * PEAK_INTERVAL_MS
 
 
 def _rows(node: NodeModels) -> IntArray:

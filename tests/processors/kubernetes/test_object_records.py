@@ -225,6 +225,40 @@ def test_ids_of_containers_and_sidecars_are_recorded_without_the_runtime() -> No
     assert pod_record(tree).container_ids == {"main": "a1", "web": "b2", "mesh": "e5"}
 
 
+def test_the_last_oom_kill_of_each_container_and_sidecar_is_recorded() -> None:
+    tree = pod({
+        "containers": [container(name) for name in ("again", "stopped", "evicted", "new", "never")],
+        "initContainers": [container("setup"), container("mesh", restartPolicy="Always")],
+    })  # fmt: skip
+    assert pod_record(tree).oom_killed_at == {}
+
+    def ended(reason: str, at: str | None) -> dict[str, Any]:
+        return {"terminated": {"reason": reason, "exitCode": 137, "finishedAt": at}}
+
+    first, second = "2023-11-14T21:13:35Z", "2023-11-14T21:14:35Z"
+    kill = ended("OOMKilled", first)
+    tree["status"] |= {
+        "containerStatuses": [
+            {"name": "again", "restartCount": 1, "state": {"running": {}}, "lastState": kill},
+            {"name": "stopped", "state": ended("OOMKilled", second), "lastState": kill},
+            {
+                "name": "evicted",
+                "state": ended("Error", second),
+                "lastState": ended("Error", first),
+            },
+            {"name": "new", "state": {"waiting": {}}, "lastState": {}},
+            {"name": "never", "state": ended("OOMKilled", None)},
+            {"name": "stranger", "state": kill},
+        ],
+        "initContainerStatuses": [
+            {"name": "setup", "state": kill},
+            {"name": "mesh", "state": ended("Error", second), "lastState": kill},
+        ],
+    }
+    killed_at = {"again": first, "stopped": second, "mesh": first}
+    assert pod_record(tree).oom_killed_at == killed_at
+
+
 @pytest.mark.parametrize(
     "text", ["a1", "crio://a1", "containerd://", "docker://../a1", "docker://..", "docker://a/b", "docker://a\n",
              "docker://" + "a" * 129, "remote://docker://a1"],

@@ -17,6 +17,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.histogram import quantiles
 from pipeline.processors.model.model_config import VPA, ModelConfig
 from pipeline.processors.model.training_batch import NodeWindow
+from pipeline.topics.windows import OomKill
 from pipeline.topics.workloads import NO_WORKLOAD, Workload
 from tests.processors.reference import SlowHistogram
 from tests.processors.windows import GIB, LENGTH_MS, START_MS, Pod, window
@@ -267,7 +268,7 @@ def test_names_of_one_namespace_do_not_push_out_those_of_others(
 
 @st.composite
 def listings(draw: st.DrawFn) -> list[NodeWindow]:
-    """Windows of two nodes whose pods come, go, and change their workload."""
+    """Windows of two nodes whose pods come, go, change their workload and are OOM-killed."""
     windows, ends = [], {"a": 0, "b": 0}
     for _ in range(draw(st.integers(1, 12))):
         node = draw(st.sampled_from("ab"))
@@ -275,7 +276,12 @@ def listings(draw: st.DrawFn) -> list[NodeWindow]:
         uids = draw(st.lists(st.sampled_from("pqrst"), unique=True, max_size=4))
         pods = [Pod(uid, (draw(st.floats(0.01, 8)), draw(st.floats(1e6, 8 * GIB)))) for uid in uids]
         of = [draw(st.sampled_from([WEB, DB, NO_WORKLOAD, None])) for _ in uids]
-        windows.append(listed(ends[node], pods, of, node))
+        each = listed(ends[node], pods, of, node)
+        killed = draw(st.lists(st.sampled_from("pqrst"), max_size=2))
+        each.oom_kills = [
+            OomKill(pod=uid, killed_ms=each.end_ms - draw(st.integers(0, 10**8))) for uid in killed
+        ]
+        windows.append(each)
     return windows
 
 

@@ -1,0 +1,87 @@
+"""OOM kills of pods, for the windows of their nodes.
+
+Which kills are known when a sample is joined is chance, as with pods. The windows keep what was
+known, so that models are a function of windows alone. A kill is in all windows of some minutes,
+because models do not apply every window: a second source may send half of them. They count it once.
+"""
+
+from typing import Final, NamedTuple
+
+from pipeline.processors.join.pod_facts import PodRow
+from pipeline.topics.resource_amounts import LARGEST_AMOUNT
+from pipeline.topics.windows import MOST_OOM_KILLS, OomKill
+
+REPEATED_MS: Final = 600_000
+"""How long windows repeat a kill, by their ends."""
+LATEST_MS: Final = 86_400_000
+"""A kill this long before a window is too late for it, as in the Vertical Pod Autoscaler."""
+FUTURE_MS: Final = 600_000
+"""How far a kill may be ahead of the broker's clock."""
+MOST_PODS: Final = 4096
+"""Pods of a node whose kills wait for a window, as many as a window can list."""
+
+
+class _KnownKill(NamedTuple):
+    """A kill, and the end of the first window that has it, None before."""
+
+    killed_ms: int
+    request_bytes: float
+    first_ms: int | None = None
+
+
+class JoinedOomKills:
+    """The last OOM kill of each pod of one partition, until no window repeats it."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, _KnownKill]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._nodes.values()))
+
+    def observe(self, node: str, cgroup_uid: str, row: PodRow, appended_ms: int) -> None:
+        """Note the kill in the facts of a pod, whose record was appended at `appended_ms`.
+
+        A kill that is known already or older, or in the future, changes nothing.
+        """
+        killed_ms = row.oom_killed_ms
+        if killed_ms is None or not 0 <= killed_ms <= appended_ms + FUTURE_MS:
+            return
+        kills = self._nodes.setdefault(node, {})
+        known = kills.get(cgroup_uid)
+        if known is None or known.killed_ms < killed_ms:
+            request = min(max(row.request_memory_bytes or 0.0, 0.0), float(LARGEST_AMOUNT))
+            kills.pop(cgroup_uid, None)
+            kills[cgroup_uid] = _KnownKill(killed_ms, request)
+            if len(kills) > MOST_PODS:
+                del kills[next(iter(kills))]
+
+    def forget_node(self, node: str) -> None:
+        """Drop the kills of a node without further windows."""
+        self._nodes.pop(node, None)
+
+    def joined(self, node: str, end_ms: int) -> tuple[OomKill, ...]:
+        """Return the kills for a window that ends at `end_ms`, those known longest first.
+
+        Kills that are too many, or after the end of the window, wait for later windows.
+        """
+        known = self._nodes.get(node)
+        if known is None:
+            return ()
+        waiting = {
+            uid: kill
+            for uid, kill in known.items()
+            if kill.killed_ms >= end_ms - LATEST_MS
+            and (kill.first_ms is None or end_ms <= kill.first_ms + REPEATED_MS)
+        }
+        ready = [uid for uid, kill in waiting.items() if kill.killed_ms <= end_ms]
+        for uid in ready[:MOST_OOM_KILLS]:
+            if waiting[uid].first_ms is None:
+                waiting[uid] = waiting[uid]._replace(first_ms=end_ms)
+        if waiting:
+            self._nodes[node] = waiting
+        else:
+            del self._nodes[node]
+        return tuple(
+            OomKill(pod=uid, killed_ms=known[uid].killed_ms, request_bytes=known[uid].request_bytes)
+            for uid in ready[:MOST_OOM_KILLS]
+        )

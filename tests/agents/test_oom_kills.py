@@ -35,9 +35,10 @@ class Join(Fixture):
     async def minutes(self, first: int, end: int) -> list[list[OomKill]]:
         """The kills in windows that end so many minutes after the first kill."""
         before = len(self.windows)
+        ends = [KILLED_MS + MINUTE_MS * number for number in range(first, end)]
         await self.cursor.process([
-            sample(before + number - first, KILLED_MS + MINUTE_MS * number, {"web": 0.1}, length_ms=5000)
-            for number in range(first, end)
+            sample(offset, end_ms, {"web": 0.1}, length_ms=5000)
+            for offset, end_ms in enumerate(ends, before)
         ])  # fmt: skip
         return [[*window.node.oom_kills] for window in self.windows[before:]]
 

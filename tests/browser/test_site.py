@@ -55,7 +55,7 @@ async def opened(
         ("/index.html", 1280, False),
         ("/index.html", 420, True),
         ("/reference/settings.html", 1280, True),
-        ("/reference/settings.html", 420, False),
+        ("/explanation/performance.html", 420, False),
     ],
 )
 async def test_pages_are_readable(

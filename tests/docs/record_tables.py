@@ -45,7 +45,7 @@ def _section(struct: type) -> str:
         for field in fields
     ]
     table = "\n".join(("| field | type | content |", "|---|---|---|", *rows))
-    return f"### {struct.__name__}\n\n{table}"
+    return f"## {struct.__name__}\n\n{table}"
 
 
 def type_text(kind: Any) -> str:

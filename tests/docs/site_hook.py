@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).parents[2]
 OUTER_PAGES: Final = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages outside of docs/, and where the site has them."""
+ICON: Final = "pipeline/extender/console/icon.svg"
 _LINK: Final = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 _MARKS: Final = re.compile(r"^```sh .*$", re.MULTILINE)
 """Such as `run=until-stopped`, which Python-Markdown does not take for the start of a block."""
@@ -28,6 +29,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for path, page in OUTER_PAGES.items():
         pages.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
         files.append(pages[-1])
+    files.append(File.generated(config, "icon.svg", abs_src_path=str(ROOT / ICON)))
     linked = {target for page in pages for target in _outer_files(page)}
     for path in sorted(linked):
         source = str(ROOT / path)
@@ -40,6 +42,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation"]
     return page_text(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let an empty corner of a table be no heading: screen readers would announce it."""
+    return html.replace("<th></th>", "<td></td>")
 
 
 def page_text(markdown: str, page: str) -> str:

@@ -22,6 +22,7 @@ from actuators.cluster.outage_events import OutageEvents
 from actuators.cluster.usage_thresholds import UsageThresholds
 from actuators.cluster.write_queue import WriteQueue
 from actuators.rate_limit import RateLimit
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import ForbiddenError, NotFoundError, RecordError
 from pipeline.kafka.client import client_options
@@ -103,7 +104,7 @@ class ClusterActuator:
         self._limit = RateLimit(writes_per_second(settings, 0), clock)
         self.queue = WriteQueue(self._limit, clock, lambda: lease.is_held)
         context = Context(api, self.queue, clock, settings, self._report)
-        self._node_uids = context.node_uids
+        self._node_uids, self._traces = context.node_uids, context.traces
         self.features = [feature(context) for feature in FEATURES]
         self.watches: dict[Watch, list[Follower]] = {}
         for feature in self.features:
@@ -174,6 +175,8 @@ class ClusterActuator:
             for feature in self.features:
                 if feature.is_on and topic in feature.topics:
                     feature.learn(topic, node, decoded)
+            if topic is RESOURCES:
+                tracing.note(self._traces, node, record.headers)
         except (RecordError, UnicodeDecodeError) as error:
             refuse(record.topic, error, partition=record.partition, offset=record.offset)
 

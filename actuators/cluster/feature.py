@@ -17,11 +17,13 @@ from pipeline.kube.api_client import Api
 from pipeline.settings import Settings
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.registry import Topic
+from pipeline.tracing import Received
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Dependencies of every feature. `node_uids` has the uid of each Node on the API server."""
+    """Dependencies of every feature. `node_uids` has the uid of each Node on the API server,
+    `traces` the newest resources of each node that are traced."""
 
     api: Api
     queue: WriteQueue
@@ -29,6 +31,7 @@ class Context:
     settings: Settings
     report: Callable[[ActionRecord], None]
     node_uids: dict[str, str] = field(default_factory=dict)
+    traces: dict[str, Received] = field(default_factory=dict)
 
 
 class Follower(Protocol):

@@ -17,8 +17,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
+from actuators.action_spans import action_span
 from actuators.cluster.feature import NODES_WATCH, Context, Feature, Follower, Topics, Watch
 from actuators.cluster.write_queue import Write
+from pipeline import tracing
 from pipeline.errors import ApiUnavailableError, KubernetesError
 from pipeline.kube.api_client import MERGE, decode_answer
 from pipeline.kube.event_reporter import EventReporter
@@ -125,7 +127,7 @@ class OfferWriter(Feature):
         super().__init__(context)
         self._mode: Mode = context.settings.actuator.mode
         self._report = context.report
-        self._node_uids = context.node_uids
+        self._node_uids, self._traces = context.node_uids, context.traces
         self._events = EventReporter(context.api, "springtide-actuator")
         self._problems: dict[str, tuple[str, ...]] = {}
         self._nodes: dict[str, ObservedNode] = {}
@@ -368,19 +370,20 @@ class OfferWriter(Feature):
     ) -> None:
         ACTIONS.labels(action, outcome).inc()
         log.debug(action, node=name, outcome=outcome, why=offer.why)
-        self._report(
-            ActionRecord(
-                node=name,
-                at=self._now(),
-                actuator="cluster",
-                action=action,
-                outcome=outcome,
-                why="; ".join([offer.why, *offer.problems]),
-                before=_all_quantities(before),
-                after=_all_quantities(offer.amounts),
-                error=error,
-            )
+        record = ActionRecord(
+            node=name,
+            at=self._now(),
+            actuator="cluster",
+            action=action,
+            outcome=outcome,
+            why="; ".join([offer.why, *offer.problems]),
+            before=_all_quantities(before),
+            after=_all_quantities(offer.amounts),
+            error=error,
         )
+        self._report(record)
+        if (received := self._traces.get(name)) is not None:
+            tracing.record(action_span(record, received, tracing.now()))
 
     def _now(self) -> str:
         return format_time(math.floor(self._clock.now()))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from actuators.action_log import Actions
+from actuators.action_spans import action_span
 from actuators.eviction.broker_clock import BrokerClock
 from actuators.eviction.departures import watch_departures
 from actuators.eviction.descheduler_policy import read_policy
@@ -25,6 +26,7 @@ from actuators.eviction.plan_limits import LOOK_BACK_SECONDS
 from actuators.eviction.plan_worker import PlanWorker
 from actuators.eviction.received_plans import ReceivedPlan, receive
 from actuators.rate_limit import RateLimit
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, KafkaError, RecordError
 from pipeline.kafka.client import client_options
@@ -53,6 +55,7 @@ log = get_logger(__name__)
 LOST = counter("evictor_lost_actions", "Actions that could not be written to springtide.actions.")
 _WAITING: Final = 100
 """Plans that were read and not begun; the reader waits while there are so many."""
+_TRACED_PLANS: Final = 1000
 _STEP_SECONDS: Final = 0.5
 _POLICY_SECONDS: Final = 10.0
 
@@ -76,6 +79,7 @@ class Evictor:
         self._jobs = MigrationJobs(self._gate, self._worker.relief, evictor.mode)
         self._policy: MigrationPolicy | None = None
         self._plans: asyncio.Queue[ReceivedPlan] = asyncio.Queue(_WAITING)
+        self._traces: dict[str, tracing.Received] = {}
         self._trouble = "reading the descheduler configuration"
 
     def trouble(self) -> str:
@@ -85,6 +89,8 @@ class Evictor:
     def _note(self, action: ActionRecord) -> None:
         self._outcomes.note(action)
         self._jobs.note(action)
+        if action.outcome != "intended" and (cause := self._traces.get(action.plan)) is not None:
+            tracing.record(action_span(action, cause, tracing.now()))
 
     async def run(self) -> None:
         """Execute plans, until cancelled or until another process holds the lease."""
@@ -186,6 +192,9 @@ class Evictor:
             action = self._gate.action(plan, None, "refused", f"TooLarge: {reason}")
             self._gate.actions.put(action)
             return
+        tracing.note(self._traces, plan.id, record.headers)
+        if len(self._traces) > _TRACED_PLANS:
+            del self._traces[next(iter(self._traces))]
         # The broker stamps records as it appends them.
         await self._plans.put(receive(plan, self._clock, record.timestamp / 1000))
 

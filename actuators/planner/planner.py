@@ -2,7 +2,7 @@
 nodes; write plans and means of node pools, propose thresholds, and watch levels of usage."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from actuators.eviction.descheduler_policy import read_descheduling
@@ -13,12 +13,14 @@ from actuators.planner.pool_records import read_pools_on_topic
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import Published, ReliefRounds
 from actuators.planner.threshold_proposals import PROPOSAL_SECONDS, PROPOSED, set_proposals
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import BrokerUnavailableError, InvalidRecordError, KafkaError
 from pipeline.extender.decisions import Decisions, Rules
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord
 from pipeline.kafka.partition import partition_of
+from pipeline.kafka.producer import Headers as KafkaHeaders
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.kube.api_client import Api
 from pipeline.kube.lease import Lease
@@ -30,7 +32,9 @@ from pipeline.processors.descheduling.move_memory import LASTING_SECONDS, MoveMe
 from pipeline.processors.descheduling.node_requests import NodeRequests
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts, may_be_relief_alert
 from pipeline.settings import Settings
+from pipeline.spans import Span
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
+from pipeline.table.apply_records import Headers, apply, node_of
 from pipeline.table.node_histories import HistoryStore
 from pipeline.table.node_pods import NodePodReader, NodePods
 from pipeline.table.strategy_inputs import MEASURED
@@ -49,6 +53,7 @@ from pipeline.topics.registry import (
     EVICTION_PLANS,
     EVICTION_REQUESTS,
     FLEET,
+    NODE_STATE,
     PREDICTIONS,
     WORKLOADS,
     Topic,
@@ -73,12 +78,14 @@ class Planner:
         self._producer = Producer(self._client)
         self._reader = NodePodReader(settings.kafka)
         self._memory = MoveMemory()
+        # The newest states of nodes that are traced: a plan rests on them.
+        self._traces: dict[str, tracing.Received] = {}
         table = Table(counting=rules.counting)
         self._counted = (*MEASURED, *rules.counting.resources)
         self._off: dict[str, str] = {}
         self._feed = Feed(
             table, client=self._client, prefix=settings.kafka.topic_prefix, clock=clock,
-            topics=NODE_AND_POD_TOPICS,
+            topics=NODE_AND_POD_TOPICS, apply_record=self._apply,
         )  # fmt: skip
         # Plans, actions and alerts of the last hours, also of former leaders.
         self._moves = Feed(
@@ -208,6 +215,14 @@ class Planner:
         log.info("policy is in force", strategies=policy.strategies, dry=sorted(policy.dry),
                  off=off)  # fmt: skip
 
+    def _apply(
+        self, table: Table, topic: Topic, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> bool:
+        is_newer = apply(table, topic, key, value, headers)
+        if is_newer and topic is NODE_STATE:
+            tracing.note(self._traces, node_of(key), headers)
+        return is_newer
+
     def _take(self, topic: Topic, record: ConsumerRecord) -> bool:
         appended_at = record.timestamp / 1000
         rounds, now = self._rounds, self._rounds.now()
@@ -232,17 +247,27 @@ class Planner:
             is_plan = isinstance(record, EvictionPlanRecord)
             declared, key = (EVICTION_PLANS if is_plan else ACTIONS), record.node
         place = partition_of(key, kafka.partitions)
-        await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)))
+        span = plan_span(record, self._traces) if isinstance(record, EvictionPlanRecord) else None
+        headers = [] if span is None else span.context.headers
+        await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)), headers)
+        if span is not None:
+            tracing.record(span._replace(ended=tracing.now()))
 
     async def _publish_fleet(self, record: Keyed) -> None:
         await self._deliver(FLEET, 0, record)
 
-    async def _deliver(self, declared: Topic, partition: int, record: Keyed) -> None:
+    async def _deliver(
+        self, declared: Topic, partition: int, record: Keyed, headers: KafkaHeaders = ()
+    ) -> None:
         topic = declared.full_name(self._settings.kafka.topic_prefix)
         try:
             async with asyncio.timeout(_DELIVERY_SECONDS):
                 await self._producer.deliver(
-                    topic, value=record.value, key=record.key, partition=partition
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=partition,
+                    headers=list(headers),
                 )
         except TimeoutError as error:
             text = f"{topic}: no delivery within {_DELIVERY_SECONDS:g} s"
@@ -255,6 +280,29 @@ def _off(
     """Why strategies move nothing, by name."""
     low = {LOW_NODE_LOAD: policy.why_not} if policy.why_not else {}
     return low | strategies_off(descheduling, counted)
+
+
+def plan_span(plan: EvictionPlanRecord, traces: Mapping[str, tracing.Received]) -> Span | None:
+    """The span of a plan, from the state of the hot node on which it rests; linked to the states of
+    the targets. None if the state of the hot node is not traced."""
+    if (cause := traces.get(plan.node)) is None:
+        return None
+    targets = {pod.target for pod in plan.pods}
+    return Span(
+        "plan",
+        cause.context.child("plan", plan.id),
+        cause.context,
+        cause.at,
+        cause.at,
+        {
+            "k8s.node.name": plan.node,
+            "springtide.plan": plan.id,
+            "springtide.strategy": plan.strategy,
+            "springtide.why": plan.why,
+            "springtide.pods": [f"{pod.namespace}/{pod.name}" for pod in plan.pods],
+        },
+        [traces[target].context for target in sorted(targets) if target in traces],
+    )
 
 
 def take_record(

@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from pipeline import tracing
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.agents.ownership import Ownership
 from pipeline.agents.refusals import refuse_records
+from pipeline.agents.window_spans import record_joins
 from pipeline.errors import (
     FailedSampleError,
     InvalidRecordError,
@@ -165,6 +167,7 @@ class JoinCursor:
         async with self.appending:
             if not self.owned:
                 return
+            began = tracing.now()
             windows, refused = self._join(records)
             await refuse_records(self._output, self._rules.prefix, self._samples, refused)
             if not self.ownership.owned:  # revoked while dead letters were written
@@ -172,6 +175,9 @@ class JoinCursor:
             if windows:
                 await self._append(windows, records[-1].appended_ms)
                 JOINED.inc(len(windows))
+                if tracing.is_on():
+                    joined = [encoded.window for encoded in windows if encoded.window is not None]
+                    record_joins(joined, self.ownership.partition, began)
             self.next_offset = records[-1].offset + 1
             self.appended_ms = max(self.appended_ms, records[-1].appended_ms)
 

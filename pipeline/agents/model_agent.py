@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pipeline import tracing
 from pipeline.agents import node_events
 from pipeline.agents.apply_windows import (
+    Applied,
     PendingReport,
     apply_in_order,
     encode_applied,
@@ -47,6 +49,7 @@ from pipeline.agents.partition_models import (
     PartitionWindow,
 )
 from pipeline.agents.refusals import Refused, refuse_records
+from pipeline.agents.window_spans import headers_by_key, note_applied, record_published
 from pipeline.errors import FailedWindowError, KeyMismatchError, RecordError, StateError
 from pipeline.kafka.partition_log import LogRecord
 from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
@@ -152,8 +155,10 @@ class ModelCursor(PartitionModels):
                 continue
             if record.offset >= covers.get((record.key or b"").decode(errors="replace"), 0):
                 ahead.append(record)
+        began = tracing.now()
         for (_, node), applied in apply_in_order(self.decode(ahead)[0]).items():
             if applied is not None:
+                _note(applied, began, is_replay=True)
                 self._replayed[node] = applied.after(self._replayed.get(node)).pending()
         self.next_offset = records[-1].offset + 1
 
@@ -276,18 +281,23 @@ class ModelCursor(PartitionModels):
             self._has_resources[node] = offer is not None
         prefix, partition = self.rules.prefix, self.ownership.partition
         withdrawn = position_headers((self.generation, self.next_offset - 1))
+        traced = headers_by_key(self.traces, (node for node, newest in reports if newest))
         for topic, records in (
             (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
         ):  # fmt: skip
             fitting = [record for record in records if _fits(topic.name, record)]
-            for headers in ((), withdrawn):
-                written = [record for record in fitting if (record.value is None) == bool(headers)]
+            for headers in (traced, withdrawn):
+                is_end = headers is withdrawn
+                written = [record for record in fitting if (record.value is None) == is_end]
                 if written and self.owned:
                     await self.output.append(topic.full_name(prefix), partition, written, headers)
         self._published.update(node for node, _ in reports)
         for node, newest in reports:
             if newest is not None:
                 newest.pack()
+                if traced and self.owned:
+                    has_prediction = newest.prediction is not None
+                    record_published(self.traces, node, prediction=has_prediction)
                 continue
             self._has_resources.pop(node, None)
             # The node may have a new report: it returned while the tombstones were written.
@@ -304,12 +314,21 @@ class ModelCursor(PartitionModels):
             if not self.owned:
                 return
             full_name, partition = topic.full_name(self.rules.prefix), self.ownership.partition
-            await self.output.append(full_name, partition, node_events.encode(batch))
+            traced = headers_by_key(self.traces, self._nodes_of_newest(batch))
+            await self.output.append(full_name, partition, node_events.encode(batch), traced)
             for node, event in batch:
                 node_events.count(event)
                 self.events[node] = tuple(e for e in self.events[node] if e is not event)
                 if not self.events[node]:
                     del self.events[node]
+
+    def _nodes_of_newest(self, events: Sequence[tuple[str, NodeEvent]]) -> set[str]:
+        """The nodes of which all these events are about their newest applied window."""
+        if not self.traces:
+            return set()
+        newest = {node: traced.offset for node, traced in self.traces.items()}
+        nodes = {node for node, _ in events}
+        return nodes - {node for node, event in events if event.offset != newest.get(node)}
 
     def take_published(self) -> set[str]:
         """Return and reset the nodes whose results were published since the last call."""
@@ -407,6 +426,7 @@ def apply_batches(
     batches: Sequence[Batch],
 ) -> tuple[dict[PartitionModels, list[NamedReport]], dict[PartitionModels, Refused]]:
     """Apply records of distinct partitions; return reports in order, and invalid records."""
+    began = tracing.now()
     windows: list[PartitionWindow] = []
     reports: dict[PartitionModels, list[NamedReport]] = defaultdict(list)
     refused: dict[PartitionModels, Refused] = {}
@@ -419,9 +439,20 @@ def apply_batches(
     encoded = iter(encode_applied([applied for applied in newest.values() if applied is not None]))
     for (models, node), applied in newest.items():
         reports[models].append((node, None if applied is None else next(encoded)))
+        if applied is not None:
+            _note(applied, began)
     for cursor, records in batches:
         cursor.next_offset = records[-1].offset + 1
     return reports, refused
+
+
+def _note(applied: Applied, began: float, *, is_replay: bool = False) -> None:
+    """Keep the context of the trace of an applied window, for its results."""
+    if tracing.is_on():
+        source = applied.source
+        note_applied(
+            source.models.traces, source.window, source.offset, began, is_replay=is_replay
+        )  # fmt: skip
 
 
 def _fits(topic: str, record: Keyed) -> bool:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pipeline.agents.departed_nodes import DepartedNodes
 from pipeline.agents.node_events import NodeEvent
 from pipeline.agents.ownership import Ownership
+from pipeline.agents.window_spans import TracedResults
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.model.bank import Bank
 from pipeline.topics.checkpoints import FIRST_GENERATION
@@ -82,7 +83,7 @@ class PartitionModels:
     log gives offsets again. `departed` has the workloads of departed nodes. `joined` is the
     highest sample offset in the applied windows from `rejoined_from` on: samples were truncated
     when `windows` ended there. `events` maps a node to its events that are not delivered yet,
-    in order.
+    in order. `traces` has the nodes whose newest applied window is traced.
     """
 
     ownership: Ownership
@@ -98,6 +99,7 @@ class PartitionModels:
     rejoined_from: int = field(default=0, init=False)
     departed: DepartedNodes = field(default_factory=DepartedNodes, init=False)
     events: dict[str, tuple[NodeEvent, ...]] = field(default_factory=dict, init=False)
+    traces: dict[str, TracedResults] = field(default_factory=dict, init=False)
 
     @property
     def owned(self) -> bool:
@@ -129,6 +131,7 @@ class PartitionModels:
         else:
             self.counters.pop(node, None)
         self.amounts.pop(node, None)
+        self.traces.pop(node, None)
         self.reports[node] = None
 
     def forget(self, node: str) -> None:
@@ -138,6 +141,7 @@ class PartitionModels:
         self.counters.pop(node, None)
         self.retracted.pop(node, None)
         self.amounts.pop(node, None)
+        self.traces.pop(node, None)
         self.reports[node] = None
 
 

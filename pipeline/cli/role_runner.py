@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from pipeline import tracing
 from pipeline.clock import Clock, SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.kube.api_client import Api, open_api
@@ -50,9 +51,10 @@ async def run_leader(
     serve_metrics(role, section.metrics_host, section.metrics_port, readiness)
     name = f"springtide-{role}"
     check = partial(check_kafka_of_standby, settings, role, clock) if waits_for_kafka else None
-    await lead_until_stopped(
-        settings, name, clock, lambda api, lease: work(api, lease, clock), check
-    )
+    with tracing.exporting(role, settings.tracing):
+        await lead_until_stopped(
+            settings, name, clock, lambda api, lease: work(api, lease, clock), check
+        )
 
 
 async def lead_until_stopped(

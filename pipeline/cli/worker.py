@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from pipeline import tracing
 from pipeline.agents.bank_settings import model_config
 from pipeline.agents.consumer_group import ConsumerGroup
 from pipeline.agents.faust_host import run_worker
@@ -88,7 +89,8 @@ def _run(settings: Settings) -> NoReturn:
     # thirtieth of the time of a worker with a backlog.
     gc.set_threshold(700, 10, 100)
     clock = SystemClock()
-    run_worker(settings, data_dir, hold)
+    with tracing.exporting("worker", settings.tracing):
+        run_worker(settings, data_dir, hold)
 
 
 def _supervise(settings: Settings) -> int:

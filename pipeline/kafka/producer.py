@@ -46,6 +46,8 @@ _LOG_APPEND_TIME: Final = 1
 _log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, bytes]]
+HeadersByKey = Mapping[bytes, Headers]
+"""The headers of single records of a batch, by key; other records have none."""
 Delivery = asyncio.Future[Any]
 
 
@@ -190,7 +192,11 @@ class Producer:
             ]
 
     async def append(
-        self, topic: str, partition: int, records: Iterable[Keyed], headers: Headers = ()
+        self,
+        topic: str,
+        partition: int,
+        records: Iterable[Keyed],
+        headers: Headers | HeadersByKey = (),
     ) -> list[int]:
         """Write records and return their offsets. After a failure a prefix of them is there, and
         perhaps the batch that failed: each is delivered, within two minutes, before the next one.
@@ -316,10 +322,12 @@ def is_fenced(error: BaseException | None) -> bool:
 
 
 def _batches(
-    producer: AIOKafkaProducer, records: Iterable[Keyed], headers: Headers = ()
+    producer: AIOKafkaProducer, records: Iterable[Keyed], headers: Headers | HeadersByKey = ()
 ) -> Iterator[Any]:
-    batch, listed = producer.create_batch(), list(headers)  # a tuple is refused
+    by_key = headers if isinstance(headers, Mapping) else {}
+    batch, common = producer.create_batch(), [] if by_key else list(headers)  # a tuple is refused
     for key, value in records:
+        listed = list(by_key.get(key, ())) if by_key else common
         if batch.append(key=key, value=value, timestamp=None, headers=listed) is None:
             yield batch  # full, which closes it; an empty one takes any record
             batch = producer.create_batch()

@@ -32,6 +32,7 @@ from pipeline.settings.model_settings import (
 from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
 from pipeline.settings.schema import Settings
+from pipeline.settings.tracing_settings import TracingSettings
 from pipeline.settings.webhook_settings import WebhookSettings
 from pipeline.settings.worker_settings import WorkerSettings
 
@@ -56,6 +57,7 @@ __all__ = [
     "Secret",
     "SettingDescription",
     "Settings",
+    "TracingSettings",
     "WatcherSettings",
     "WebhookSettings",
     "WorkerSettings",

@@ -22,6 +22,7 @@ from pipeline.settings.kubernetes_settings import KubernetesSettings, WatcherSet
 from pipeline.settings.model_settings import ModelSettings
 from pipeline.settings.node_actuator_settings import NodeActuatorSettings
 from pipeline.settings.provider_settings import ProviderSettings
+from pipeline.settings.tracing_settings import TracingSettings
 from pipeline.settings.webhook_settings import WebhookSettings
 from pipeline.settings.worker_settings import WorkerSettings
 
@@ -57,6 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     node_actuator: NodeActuatorSettings = NodeActuatorSettings()
     provider: ProviderSettings = ProviderSettings()
     webhook: WebhookSettings = WebhookSettings()
+    tracing: TracingSettings = TracingSettings()
     log: LogSettings = LogSettings()
 
     @property

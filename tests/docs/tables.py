@@ -206,7 +206,7 @@ def metrics_table() -> str:
     roles: dict[str, set[str]] = defaultdict(set)
     for module, importers in sorted(modules_with_metrics().items()):
         if module.rpartition(".")[0] == "pipeline":
-            continue  # metrics of every role
+            continue  # metrics of every role, and of traces
         folder = "node-exporter/" if module.startswith("node_exporter.") else ""
         path = Path(f"{folder}{module.replace('.', '/')}.py")
         files[path.parent.as_posix()].append(f"[{path.name}](../../{path})")

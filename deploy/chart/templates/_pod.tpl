@@ -70,6 +70,9 @@ containers:
       {{- with .env }}
       {{- . | nindent 6 }}
       {{- end }}
+    {{- if and .root.Values.tracing.secret (has "tracing" .declared.sections) }}
+    envFrom: [{secretRef: {name: {{ quote .root.Values.tracing.secret }}}}]
+    {{- end }}
     {{- if .declared.ports }}
     ports: {{ include "springtide.ports" . }}
     {{- include "springtide.probes" . | nindent 4 }}

@@ -12,7 +12,7 @@ node-actuator:
   {kind: DaemonSet, values: nodeActuator, sections: [kafka, exporter, node_actuator, log],
    ports: [{name: metrics, number: 9110, section: node_actuator, key: metrics_port}], probes: true}
 worker:
-  {kind: StatefulSet, values: worker, sections: [kafka, worker, model, log],
+  {kind: StatefulSet, values: worker, sections: [kafka, worker, model, tracing, log],
    ports: [{name: metrics, number: 9102, section: worker, key: metrics_port}], probes: true}
 watcher:
   {kind: Deployment, values: watcher, sections: [kafka, kubernetes, watcher, log], api: true,
@@ -21,13 +21,13 @@ provider:
   {kind: Deployment, values: provider, sections: [kafka, kubernetes, provider, log], api: true,
    ports: [{name: metrics, number: 9105, section: provider, key: port}], probes: true}
 actuator:
-  {kind: Deployment, values: actuator, sections: [kafka, kubernetes, actuator, extender, log],
+  {kind: Deployment, values: actuator, sections: [kafka, kubernetes, actuator, extender, tracing, log],
    api: true, ports: [{name: metrics, number: 9104, section: actuator, key: metrics_port}], probes: true}
 planner:
-  {kind: Deployment, values: planner, sections: [kafka, kubernetes, planner, extender, log],
+  {kind: Deployment, values: planner, sections: [kafka, kubernetes, planner, extender, tracing, log],
    api: true, ports: [{name: metrics, number: 9109, section: planner, key: metrics_port}], probes: true}
 evictor:
-  {kind: Deployment, values: evictor, sections: [kafka, kubernetes, evictor, log], api: true,
+  {kind: Deployment, values: evictor, sections: [kafka, kubernetes, evictor, tracing, log], api: true,
    ports: [{name: metrics, number: 9107, section: evictor, key: metrics_port}], probes: true}
 extender:
   {kind: Deployment, values: extender, sections: [kafka, extender, log],

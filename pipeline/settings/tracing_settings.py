@@ -1,0 +1,36 @@
+"""Settings of traces."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from pipeline.settings.base import Section
+
+
+class TracingSettings(Section, frozen=True, kw_only=True):
+    """Traces from a node's sample to decisions, sent to an OpenTelemetry collector."""
+
+    endpoint: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+                title="http:// or https://, a host without user and password, and an optional path",
+            ),
+        ]
+        | None,
+        Meta(
+            description="Base address of a collector that takes OTLP over HTTP, without "
+            "/v1/traces; null: no traces. Headers, certificates and the time-out are those of the "
+            "standard variables OTEL_EXPORTER_OTLP_HEADERS and so on."
+        ),
+    ] = None
+    sample_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the windows of all nodes that are traced. Workers decide, by a "
+            "hash of node and window; other roles follow.",
+        ),
+    ] = 0.01

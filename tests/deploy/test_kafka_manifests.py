@@ -1,8 +1,8 @@
-"""The manifests of deploy/kafka agree with topics, rights and settings, and a real API server
-accepts them with the schemas of Strimzi and KEDA."""
+"""The manifests of deploy/kafka agree with topics, rights and settings.
 
-from collections.abc import Iterator
-from pathlib import Path
+`test_operator_objects.py` lets a real API server check them.
+"""
+
 from typing import Any
 
 import pytest
@@ -10,17 +10,12 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.cli.topics import command
-from pipeline.errors import ControlPlaneError
-from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.access import ROLES, rights_of
 from pipeline.topics.registry import MAX_RECORD_BYTES, SAMPLES, TOPICS
-from tests.cluster.objects import define, items
 from tests.processes import ROOT
 
 KAFKA = ROOT / "deploy/kafka"
-DEFINITIONS = ROOT / "tests/data/operators/definitions.jsonl"
-NAMESPACE = "kafka-manifests"
 RESOURCES = {"topic": "topic", "group": "group", "transactionalId": "transactional-id"}
 
 
@@ -108,45 +103,3 @@ def test_workers_are_scaled_by_the_lag_of_their_group_and_never_beyond_partition
     users = {each["metadata"]["name"]
              for each in of_kind("strimzi/topics-and-users.yaml", "KafkaUser")}  # fmt: skip
     assert names["data"]["username"] in users
-
-
-@pytest.fixture
-def operators(plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A control plane that serves the kinds of both operators, and a namespace."""
-    define(plane, str(DEFINITIONS))
-    plane.kubectl("create", "namespace", NAMESPACE)
-    yield plane
-    plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-    plane.kubectl("delete", "-f", str(DEFINITIONS))
-
-
-def test_the_api_server_accepts_the_objects(operators: ControlPlane, tmp_path: Path) -> None:
-    for name in ("strimzi/kafka.yaml", "strimzi/topics-and-users.yaml", "keda.yaml"):
-        strictly(operators, KAFKA / name)
-        kinds = {each["kind"] for each in objects(name)}
-        stored = {
-            (each["kind"], each["metadata"]["name"]): each
-            for kind in kinds
-            for each in items(operators, kind, "-n", NAMESPACE)
-        }
-        for each in objects(name):
-            # The API server drops what a schema does not have.
-            found = stored[each["kind"], each["metadata"]["name"]]
-            assert is_part(each.get("spec"), found.get("spec")), each["metadata"]["name"]
-    wrong = objects("keda.yaml")[-1]
-    wrong["spec"]["minimumReplicas"] = 1
-    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    with pytest.raises(ControlPlaneError, match="minimumReplicas"):
-        strictly(operators, tmp_path / "wrong.yaml")
-
-
-def strictly(plane: ControlPlane, file: Path) -> None:
-    """Apply a file; unknown fields are errors."""
-    plane.kubectl("apply", "--validate=strict", "-n", NAMESPACE, "-f", str(file))
-
-
-def is_part(wanted: Any, stored: Any) -> bool:
-    """Whether `stored` has all of `wanted`, and perhaps defaults."""
-    if isinstance(wanted, dict):
-        return all(key in stored and is_part(value, stored[key]) for key, value in wanted.items())
-    return bool(wanted == stored)

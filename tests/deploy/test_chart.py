@@ -1,5 +1,6 @@
 """The chart as the real Helm renders it, with default values and with everything switched on."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.deploy.helm import (
     with_values,
 )
 from tests.deploy.values_schema import PATH, schema_text
+from tests.processes import ROOT
 
 WEBHOOK = ("webhook.enabled=true", "webhook.tls.caBundle=Q0E=")
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -206,6 +208,16 @@ def test_a_wrong_value_is_refused_with_its_name(wrong: str) -> None:
     completed = helm("template", str(CHART), "--set", wrong)
     assert completed.returncode != 0
     assert wrong.partition("=")[0].split(".")[-1] in completed.stderr
+
+
+def test_the_chart_accepts_the_values_that_guides_set() -> None:
+    pages = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+    commands = re.findall(r"^ {4,}helm (?:install|upgrade) (.*)$", "\n".join(pages), re.M)
+    values = {tuple(re.findall(r"--set (\S+)", command)) for command in commands}
+    assert len(values) > 10
+    for together in values:
+        completed = helm("template", str(CHART), *with_values(together))
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("namespace", ["123", "1e3", "true", "my-koordinator-system"])

@@ -221,30 +221,6 @@ def test_links_lead_somewhere() -> None:
                 assert anchor in anchors(file), f"{document.name}: {target}#{anchor}"
 
 
-def schema_of_values(key: str) -> dict[str, object]:
-    """The schema of a value of the chart. Raises KeyError if the chart has no such value."""
-    schema = json.loads((PROJECT / "deploy/chart/values.schema.json").read_text())
-    for name in key.split("."):
-        of_any = schema.get("additionalProperties") or {}
-        schema = schema.get("properties", {}).get(name) or of_any
-        if not schema:
-            raise KeyError(key)
-    return dict(schema)
-
-
-def test_values_of_the_chart_exist() -> None:
-    keys = {
-        (document.name, key)
-        for document in DOCUMENTS
-        for key in re.findall(r"--set ([\w.]+)=", document.read_text())
-    }
-    assert len(keys) > 10
-    for _, key in keys:
-        assert schema_of_values(key)
-    with pytest.raises(KeyError):
-        schema_of_values("settings.actuator.mood")
-
-
 def test_paths_of_the_repository_exist() -> None:
     roots = "actuators|benchmarks|deploy|docs|node-exporter|pipeline|tests"
     for document in DOCUMENTS:

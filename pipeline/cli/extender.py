@@ -14,6 +14,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
+from pipeline.extender.console_reading import read_judged, relief_feed
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.service import serve
@@ -100,6 +101,8 @@ async def _run(settings: Settings) -> None:
         take_record=lambda _, record: left.take(record.value, record.timestamp / 1000, clock.now()),
         recent_seconds=WORKLOAD_REST_SECONDS,
     )
+    # The evictor and the planner report their bad records.
+    plans, relief = relief_feed(client, prefix, clock)
     freezing = asyncio.create_task(_freeze_when_loaded(feed))
     try:
         await serve(
@@ -107,6 +110,7 @@ async def _run(settings: Settings) -> None:
             history=history, pod_history=pod_history, departures=departures, left=left,
             publish=records.write_plan if settings.extender.push_out else None,
             publish_wake_up=records.write_wake_up,
+            plans=plans, relief=relief, read_judged=partial(read_judged, settings.kafka),
         )  # fmt: skip
         await records.close()
     finally:

@@ -99,9 +99,27 @@ THREAD_SWITCH_SECONDS: Final = 0.0005
 """After this time a thread that writes a large document lets the event loop go on. Python's default
 is 5 ms."""
 
-FLEET_SECONDS: Final = 1.0
-"""For so long every client of `/v1/fleet` gets the same document: ten thousand nodes take a fifth
+DOCUMENT_SECONDS: Final = 1.0
+"""For so long every client gets the same document of the console: ten thousand nodes take a fifth
 of a second of a thread."""
+
+# -- accuracy for the console
+
+ACCURACY_RECORDS: Final = 200_000
+"""Judged peaks that are read for `/v1/accuracy`: each node has one an hour, so that of more than
+1,190 nodes less than the longest span is read."""
+ACCURACY_LONGEST_SECONDS: Final = 7 * 86_400.0
+"""The span of `springtide accuracy`."""
+ACCURACY_SHORTEST_SECONDS: Final = 86_400.0
+"""The span that is read of any number of nodes."""
+ACCURACY_SECONDS: Final = 600.0
+"""Between two readings while somebody asks for them: peaks are judged once an hour."""
+ACCURACY_READ_SECONDS: Final = 300.0
+"""A reading that takes longer has failed."""
+ACCURACY_RETRY_SECONDS: Final = 10.0
+"""After a reading that has failed."""
+ACCURACY_WAIT_SECONDS: Final = 5.0
+"""A client waits for so long for the first document, and gets 503 then."""
 
 # -- long polls for a node's view
 

@@ -23,6 +23,7 @@ from pipeline.extender import limits
 from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
 from pipeline.extender.console_api import ConsoleHandler
+from pipeline.extender.console_documents import ConsoleDocuments, ReadJudged, ReliefReading
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.error_answers import answer_errors
@@ -137,6 +138,8 @@ class Extender:
         series: NodeSeriesHandler | None = None,
         publish: Publish | None = None,
         left: LeftNodes | None = None,
+        relief: ReliefReading | None = None,
+        read_judged: ReadJudged | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -145,7 +148,8 @@ class Extender:
         self._bodies = RequestBodies()
         self._table = table
         self._state = state
-        self._decisions = Decisions(table, rules or rules_of(settings), left)
+        rules = rules or rules_of(settings)
+        self._decisions = Decisions(table, rules, left)
         self.outages = self._decisions.outages
         self._planner = EvictionPlanner(self._decisions)
         self._publish = publish
@@ -155,6 +159,9 @@ class Extender:
         self._clock = clock
         self._load_watcher = LoadWatcherHandler(table, state, clock, settings.stale_after_seconds)
         self._console = ConsoleHandler(table, state, clock, settings.stale_after_seconds)
+        self._console_documents = ConsoleDocuments(
+            table, state, settings, rules, clock, relief, read_judged
+        )
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
@@ -179,6 +186,7 @@ class Extender:
             *self._peaks.routes(),
             *self._load_watcher.routes(),
             *self._console.routes(),
+            *self._console_documents.routes(),
         ]
 
     def _own_routes(self) -> list[Route]:

@@ -15,6 +15,7 @@ from pipeline.clock import Clock
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
 from pipeline.extender.annotation_warnings import watch_annotations
+from pipeline.extender.console_documents import ReadJudged, ReliefReading
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Rules
 from pipeline.extender.http_responses import error_response
@@ -65,6 +66,9 @@ async def serve(
     left: LeftNodes | None = None,
     publish: Publish | None = None,
     publish_wake_up: PublishWakeUp | None = None,
+    plans: Feed | None = None,
+    relief: ReliefReading | None = None,
+    read_judged: ReadJudged | None = None,
 ) -> None:
     """Feed the table and answer requests until `stop` is set; then shut down in two steps.
 
@@ -76,7 +80,8 @@ async def serve(
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
     `history` one of recent usage, `pod_history` one of pods, and `departures` feeds `left`, the
-    nodes that pods were moved off; requests of a scheduler do not wait for these four.
+    nodes that pods were moved off; `plans` feeds `relief`, which the console shows, and
+    `read_judged` reads accuracy for it. Requests of a scheduler do not wait for these.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -90,8 +95,9 @@ async def serve(
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = _series_handler(history, pod_history, clock)
     extender = Extender(
-        feed.table, feed.state, settings, clock, rules, node_views, series, publish, left
-    )
+        feed.table, feed.state, settings, clock, rules, node_views, series, publish, left,
+        relief, read_judged,
+    )  # fmt: skip
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
     tls = Tls.from_settings(settings, "extender")
@@ -106,7 +112,8 @@ async def serve(
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "extender")
     listener = Listener(runner.server, connections, tls, error_response)
-    feeds = [source.run() for source in (feed, views, history, pod_history, departures) if source]
+    sources = (feed, views, history, pod_history, departures, plans)
+    feeds = [source.run() for source in sources if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
         log_outages(outages, clock), extender.authentication.watch_tokens(clock),

@@ -30,7 +30,7 @@ def relief_alert_feed(kafka: KafkaSettings, alerts: ReliefAlerts, clock: Clock) 
     """A feed of `alerts`, whose table stays empty."""
     return Feed(
         Table(), client=client_options(kafka), prefix=kafka.topic_prefix, clock=clock,
-        topics=(ALERTS,), name="alerts of the planner", take_record=_taking(alerts, clock),
+        topics=(ALERTS,), name="alerts of the planner", take_record=take_alerts(alerts, clock),
         recent_seconds=FORGOTTEN_SECONDS,
     )  # fmt: skip
 
@@ -56,7 +56,8 @@ async def read_relief_alerts(
             feeding.result()  # a feed that was not cancelled has ended with an error
 
 
-def _taking(alerts: ReliefAlerts, clock: Clock) -> Take:
+def take_alerts(alerts: ReliefAlerts, clock: Clock) -> Take:
+    """The function of a feed that takes records of the topic into `alerts`."""
 
     def take(_topic: Topic, record: ConsumerRecord) -> bool:
         if record.value is None or not may_be_relief_alert(record.value):

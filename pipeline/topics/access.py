@@ -104,7 +104,10 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
         Role(
             name="extender", task="scheduler extender",
-            reads=(NODES, PODS, HEARTBEATS, WINDOWS, RESOURCES, NODE_STATE, NODE_VIEWS, ACTIONS),
+            reads=(
+                NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, NODE_VIEWS, ALERTS,
+                EVICTION_PLANS, ACTIONS, ACCURACY,
+            ),
             writes=(EVICTION_PLANS, WAKE_UPS, DEAD_LETTERS),
         ),
         Role(

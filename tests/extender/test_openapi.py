@@ -22,6 +22,7 @@ from pipeline.table.pod_history import PodHistory
 from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
 from tests.extender.conftest import Client, Start, extender, served
+from tests.extender.console_samples import read_judged, relief
 from tests.extender.json_schema import wrong
 from tests.extender.test_fuzz import quick
 from tests.processors.joined import NODE_ROW, joined, known_pod, pod_row, view_of
@@ -41,6 +42,7 @@ def two_nodes() -> Extender:
     return extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock, pods, state),
+        relief=relief(), read_judged=read_judged,
     )  # fmt: skip
 
 

@@ -1,22 +1,32 @@
 // The console: the URL says what is shown; the extender is asked again every few seconds.
 
+import { AccuracyPage } from "./accuracy_page.js";
 import { FleetPage } from "./fleet_page.js";
 import { NodePage } from "./node_page.js";
-import { element, visible } from "./page_parts.js";
+import { age, element, visible } from "./page_parts.js";
+import { PolicyPage } from "./policy_page.js";
 import { Refused, ask, now, setToken } from "./queries.js";
+import { ReliefPage } from "./relief_page.js";
 
 const POLL_SECONDS = 5;
 const LONGEST_BACK_OFF_SECONDS = 30;
+const PAGES = {
+  "": ["Fleet", FleetPage], relief: ["Hot nodes", ReliefPage], accuracy: ["Accuracy", AccuracyPage],
+  policy: ["Policy", PolicyPage],
+};
 const main = document.getElementById("main");
 const home = document.getElementById("home");
+const links = Object.entries(PAGES).map(([name, [title]]) => [name, element("a", {}, title)]);
+document.getElementById("pages").append(...links.map(([, link]) => link));
 const asOf = document.getElementById("as-of");
 const problem = document.getElementById("problem");
-const DEFAULTS = { node: "", amount: "cpu_usage", sort: "value", pool: "", search: "", hot: "", stale: "", span: "3600", hide: "" };
+const DEFAULTS = { page: "", node: "", amount: "cpu_usage", sort: "value", pool: "", search: "", hot: "", stale: "", span: "3600", hide: "" };
 let page = null;
-let shownNode = null;
+let shown = null;
 let timer = 0;
 let turn = 0;
 let failures = 0;
+let answeredAt = null;
 
 // What the URL asks for; parameters at their default are not in it.
 function readState() {
@@ -44,18 +54,34 @@ function say(text) {
 // Show the page that the URL names, and ask for its documents if it needs others.
 function show() {
   const state = readState();
-  const isNew = page === null || state.node !== shownNode;
+  const name = Object.hasOwn(PAGES, state.page) ? state.page : "";
+  const wanted = state.node ? `node ${state.node}` : name;
+  const isNew = page === null || wanted !== shown;
   if (isNew) {
     const isFirst = page === null;
     page?.close();
-    page = state.node ? new NodePage(state.node, navigate, address) : new FleetPage(navigate, address);
-    shownNode = state.node;
+    page = state.node ? new NodePage(state.node, navigate, address) : new PAGES[name][1](navigate, address);
+    shown = wanted;
     main.replaceChildren(page.root);
     if (!isFirst) page.heading.focus();
   }
-  document.title = state.node ? `${visible(state.node)} – Springtide` : "Springtide console";
-  home.href = address({ node: "" });
+  const title = state.node ? visible(state.node) : name && PAGES[name][0];
+  document.title = title ? `${title} – Springtide` : "Springtide console";
+  home.href = address({ node: "", page: "" });
+  for (const [of, link] of links) {
+    link.href = address({ node: "", page: of });
+    if (!state.node && of === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   if (page.update(state) || isNew) refresh();
+}
+
+// When the figures were asked for; while no answer comes also how long ago that was.
+function showAge() {
+  if (!answeredAt) return;
+  const seconds = (performance.now() - answeredAt.milliseconds) / 1000;
+  const text = `As of ${answeredAt.time}${failures ? `, ${age(seconds)} ago` : ""}`;
+  if (asOf.textContent !== text) asOf.textContent = text;
 }
 
 async function refresh() {
@@ -68,7 +94,8 @@ async function refresh() {
     if (mine !== turn) return;
     asked.draw(documents, readState());
     failures = 0;
-    asOf.textContent = `As of ${new Date(now() * 1000).toLocaleTimeString()}`;
+    answeredAt = { time: new Date(now() * 1000).toLocaleTimeString(), milliseconds: performance.now() };
+    showAge();
     say("");
   } catch (error) {
     if (mine !== turn) return;
@@ -77,6 +104,7 @@ async function refresh() {
     seconds = Math.max(error.pauseSeconds ?? 0,
       Math.min(LONGEST_BACK_OFF_SECONDS, POLL_SECONDS * 2 ** failures) * (0.75 + Math.random() / 4));
     asked.tick();
+    showAge();
     say(`No update: ${visible(error.message)}`);
   }
   if (!document.hidden) timer = setTimeout(refresh, seconds * 1000);
@@ -85,6 +113,7 @@ async function refresh() {
 function askForToken(why) {
   page?.close();
   page = null;  // Nothing is asked for until there is a token.
+  answeredAt = null;
   asOf.textContent = "";
   say(`Refused: ${visible(why)}`);
   const field = element("input", { type: "password", autocomplete: "off", required: true });
@@ -101,6 +130,7 @@ function askForToken(why) {
   field.focus();
 }
 
+setInterval(showAge, 1000);
 addEventListener("popstate", show);
 addEventListener("resize", () => page?.resize());
 addEventListener("online", () => page && refresh());

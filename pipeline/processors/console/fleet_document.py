@@ -1,11 +1,5 @@
-"""All nodes as one compact JSON document, from which the console draws its heat map.
+"""All nodes as one compact JSON document, from which the console draws its heat map."""
 
-Columns are arrays and amounts are whole, so that 10,000 nodes take less than a megabyte. The
-document has no time of its own: while the nodes stay the same, so do its bytes.
-"""
-
-import gzip
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -14,13 +8,10 @@ import numpy as np
 
 from pipeline import API_VERSION
 from pipeline.processors.arrays import BoolArray, FloatArray
+from pipeline.processors.console.encoded_document import whole
 from pipeline.topics.alerts import OpenAlert
 
 MEBIBYTE: Final = 2.0**20
-LARGEST: Final = 2.0**53
-"""JavaScript has no exact whole numbers above."""
-_COMPRESSION: Final = 5
-"""Of zlib: higher levels take twice the time to save 3%."""
 
 
 class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,27 +85,19 @@ class FleetColumns(NamedTuple):
     memory: Mapping[str, FloatArray]
 
 
-class EncodedFleet(NamedTuple):
-    """The bytes of a document, the same compressed by gzip, and a tag that names them."""
-
-    body: bytes
-    compressed: bytes
-    etag: str
-
-
 def fleet_document(columns: FleetColumns) -> Fleet:
     """The document of these nodes."""
     order = sorted(range(len(columns.names)), key=columns.names.__getitem__)
     pools = sorted(set(columns.pools))
     index_of = {pool: index for index, pool in enumerate(pools)}
     rows = np.array(order, np.intp)
-    cpu = {name: _whole(of[rows]) for name, of in columns.cpu.items()}
-    memory = {name: _whole(of[rows] / MEBIBYTE) for name, of in columns.memory.items()}
+    cpu = {name: whole(of[rows]) for name, of in columns.cpu.items()}
+    memory = {name: whole(of[rows] / MEBIBYTE) for name, of in columns.memory.items()}
     return Fleet(
         pools=pools,
         name=[columns.names[row] for row in order],
         pool=[index_of[columns.pools[row]] for row in order],
-        as_of_seconds=_whole(columns.as_of_seconds[rows]),
+        as_of_seconds=whole(columns.as_of_seconds[rows]),
         stale=(~columns.is_fresh[rows]).tolist(),
         alerts=[
             FleetAlert(node=index, rule=alert.rule, severity=alert.severity, since=alert.since)
@@ -132,20 +115,3 @@ def fleet_document(columns: FleetColumns) -> Fleet:
         memory_mid_mebibytes=memory["mid"],
         memory_batch_mebibytes=memory["batch"],
     )
-
-
-def encode_fleet(fleet: Fleet) -> EncodedFleet:
-    """The bytes of the document; equal documents have equal bytes."""
-    body = msgspec.json.encode(fleet)
-    compressed = gzip.compress(body, _COMPRESSION, mtime=0)
-    return EncodedFleet(body, compressed, hashlib.sha256(body).hexdigest()[:32])
-
-
-def _whole(amounts: FloatArray) -> list[int | None]:
-    """Rounded to whole numbers; None for NaN, below zero, and what a browser cannot count."""
-    is_known = (amounts >= 0.0) & (amounts <= LARGEST)
-    whole = np.rint(np.where(is_known, amounts, 0.0)).astype(np.int64).tolist()
-    if is_known.all():
-        return list(whole)
-    known = is_known.tolist()
-    return [value if known[index] else None for index, value in enumerate(whole)]

@@ -7,13 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.processors.console.fleet_document import (
-    MEBIBYTE,
-    Fleet,
-    FleetColumns,
-    encode_fleet,
-    fleet_document,
-)
+from pipeline.processors.console.encoded_document import encode_document
+from pipeline.processors.console.fleet_document import MEBIBYTE, Fleet, FleetColumns, fleet_document
 from pipeline.topics.alerts import OpenAlert
 
 AMOUNTS = ("usage", "peak", "allocatable", "mid", "batch")
@@ -61,7 +56,7 @@ def test_unknown_is_null_and_never_zero() -> None:
     fleet = fleet_document(columns(2, as_of_seconds=unknown, cpu={**amounts, "mid": unknown}))
     assert fleet.as_of_seconds == [0, None]
     assert fleet.cpu_mid_millicores == [0, None]
-    assert b'"cpu_mid_millicores":[0,null]' in encode_fleet(fleet).body
+    assert b'"cpu_mid_millicores":[0,null]' in encode_document(fleet).body
 
 
 def test_absurd_amounts_are_unknown() -> None:
@@ -75,12 +70,12 @@ def test_no_nodes_are_a_document_too() -> None:
 
 
 def test_equal_documents_have_equal_bytes_and_tags() -> None:
-    first, second = (encode_fleet(fleet_document(columns(5))) for _ in range(2))
+    first, second = (encode_document(fleet_document(columns(5))) for _ in range(2))
     assert first == second
     assert gzip.decompress(first.compressed) == first.body
     assert msgspec.json.decode(first.body, type=Fleet) == fleet_document(columns(5))
     other = columns(5, is_fresh=np.ones(5, np.bool_))
-    assert encode_fleet(fleet_document(other)).etag != first.etag
+    assert encode_document(fleet_document(other)).etag != first.etag
 
 
 def test_ten_thousand_nodes_take_less_than_a_megabyte() -> None:
@@ -90,7 +85,7 @@ def test_ten_thousand_nodes_take_less_than_a_megabyte() -> None:
     cpu = {name: rng.integers(10_000, 400_000, nodes).astype(np.float64) for name in AMOUNTS}
     memory = {name: rng.integers(1, 4_000_000, nodes) * MEBIBYTE for name in AMOUNTS}
     as_of = 1_700_000_000.0 + rng.integers(0, 30, nodes)
-    encoded = encode_fleet(fleet_document(
+    encoded = encode_document(fleet_document(
         columns(nodes, cpu=cpu, memory=memory, as_of_seconds=as_of)
     ))  # fmt: skip
     assert len(encoded.compressed) < 1_000_000

@@ -1,0 +1,196 @@
+"""The documents behind the console's pages about hot nodes, accuracy and policy."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from aiohttp import web
+
+from pipeline.clock import Clock
+from pipeline.errors import KafkaError, NotReadyError
+from pipeline.extender import limits
+from pipeline.extender.decisions import Rules
+from pipeline.extender.query_api import require_caught_up
+from pipeline.extender.routes import Route
+from pipeline.extender.tagged_documents import KeptDocument, document_response, document_route
+from pipeline.processors.console.accuracy_document import Accuracy, JudgedFleet, accuracy_document
+from pipeline.processors.console.encoded_document import (
+    NO_DOCUMENT,
+    EncodedDocument,
+    encode_document,
+    pool_of,
+)
+from pipeline.processors.console.policy_document import (
+    ExtenderPolicy,
+    NodePolicy,
+    PolicyReport,
+    policy_report,
+)
+from pipeline.processors.console.relief_document import (
+    HotNode,
+    KnownRelief,
+    Relief,
+    relief_document,
+)
+from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.settings import ExtenderSettings
+from pipeline.table import FeedState, Table
+
+ReadJudged = Callable[[float, float], Awaitable[JudgedFleet]]
+"""Read the peaks that were judged between two Unix times. Raises `KafkaError` or `OSError`."""
+
+
+class ReliefReading(NamedTuple):
+    """Plans with their outcomes, open alerts of the planner, and the state of their feed."""
+
+    log: ReliefLog
+    alerts: ReliefAlerts
+    state: FeedState
+
+
+def nothing_read() -> ReliefReading:
+    """A reading that has no feed."""
+    state = FeedState(message="this extender does not read plans")
+    return ReliefReading(ReliefLog(), ReliefAlerts(), state)
+
+
+class ConsoleDocuments:
+    """The routes over one table, what was read of plans, and `read_judged` for accuracy."""
+
+    def __init__(
+        self, table: Table, state: FeedState, settings: ExtenderSettings, rules: Rules,
+        clock: Clock, relief: ReliefReading | None, read_judged: ReadJudged | None,
+    ) -> None:  # fmt: skip
+        self._table = table
+        self._state = state
+        self._settings = settings
+        self._placement = rules.placement
+        self._clock = clock
+        self._relief = relief or nothing_read()
+        self._kept_relief, self._kept_policy = KeptDocument(clock), KeptDocument(clock)
+        self._accuracy = AccuracyReader(table, clock, read_judged)
+
+    def routes(self) -> list[Route]:
+        """The routes of this handler."""
+        return [
+            document_route(
+                "/v1/relief", self.relief, "Hot nodes, and plans that relieve them.", Relief
+            ),
+            document_route(
+                "/v1/accuracy", self.accuracy, "Predicted peaks held against what happened.",
+                Accuracy,
+            ),
+            document_route(
+                "/v1/policy", self.policy, "The policy in force per node, and its warnings.",
+                PolicyReport,
+            ),
+        ]  # fmt: skip
+
+    async def relief(self, request: web.Request) -> web.Response:
+        require_caught_up(self._state)
+        return document_response(request, await self._kept_relief.current(self._make_relief))
+
+    async def accuracy(self, request: web.Request) -> web.Response:
+        require_caught_up(self._state)
+        return document_response(request, await self._accuracy.current())
+
+    async def policy(self, request: web.Request) -> web.Response:
+        require_caught_up(self._state)
+        return document_response(request, await self._kept_policy.current(self._make_policy))
+
+    def _make_relief(self, now: float, _: object) -> tuple[object, Callable[[], Relief]]:
+        hot, known = [*self._hot_nodes(now)], self._known_relief(now)
+        return None, partial(relief_document, hot, known)
+
+    def _hot_nodes(self, now: float) -> Iterator[HotNode]:
+        names, records = self._table.rows()
+        rows, stale_after = np.arange(len(names)), self._settings.stale_after_seconds
+        fresh = self._table.fresh(rows, now, stale_after).tolist()
+        for name, of, is_fresh in zip(names, records, fresh, strict=True):
+            if name and of.state is not None and of.state.alerts:
+                pool = pool_of(of.node.hot_nodes if of.node else None)
+                yield HotNode(name, pool, not is_fresh, of.state.alerts)
+
+    def _known_relief(self, now: float) -> KnownRelief:
+        log, alerts, state = self._relief
+        if not state.caught_up:
+            return KnownRelief(problem=f"plans and their outcomes are not read: {state.message}")
+        problem = "" if state.connected else state.message
+        return KnownRelief(alerts.open(self._clock.monotonic()), log.plans(now), problem)
+
+    def _make_policy(self, now: float, _: object) -> tuple[object, Callable[[], PolicyReport]]:
+        names, records = self._table.rows()
+        load_aware = self._placement.load_aware_filter(now)
+        thresholds = {} if load_aware is None else dict(load_aware.usage_thresholds)
+        notes = list(self._placement.notes)
+        if self._settings.push_out and self._settings.mode != "act":
+            notes.append("push_out has no effect in mode observe: no node is refused")
+        extender = ExtenderPolicy(self._settings.mode, thresholds, notes)
+
+        def make() -> PolicyReport:
+            nodes = [
+                NodePolicy(
+                    name, of.node, of.state.predictor if of.state else "",
+                    of.state.peaks if of.state else (),
+                )
+                for name, of in zip(names, records, strict=True)
+                if name
+            ]  # fmt: skip
+            return policy_report(nodes, extender)
+
+        return None, make
+
+
+class AccuracyReader:
+    """Reads judged peaks while somebody asks for them, at most once in `limits.ACCURACY_SECONDS`:
+    ten thousand nodes have 240,000 records a day."""
+
+    def __init__(self, table: Table, clock: Clock, read: ReadJudged | None) -> None:
+        self._table = table
+        self._clock = clock
+        self._read = read
+        self._reading: asyncio.Task[EncodedDocument] | None = None
+        self._document = NO_DOCUMENT
+        self._next_at = -float("inf")
+        self._failure = ""
+
+    async def current(self) -> EncodedDocument:
+        """The newest document. Raises `NotReadyError` without one."""
+        if self._read is None:
+            raise NotReadyError("this extender does not read judged peaks")
+        if self._reading is None and self._clock.monotonic() >= self._next_at:
+            self._reading = asyncio.create_task(self._make(self._read), name="accuracy")
+            self._reading.add_done_callback(self._take)
+        if self._document is NO_DOCUMENT and self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=limits.ACCURACY_WAIT_SECONDS)
+        if self._document is NO_DOCUMENT:
+            why = self._failure or "judged peaks are being read"
+            raise NotReadyError(why, hint="ask again in some seconds")
+        return self._document
+
+    async def _make(self, read: ReadJudged) -> EncodedDocument:
+        now = self._clock.now()
+        nodes = max(len(self._table), 1)
+        seconds = 3600.0 * (limits.ACCURACY_RECORDS // nodes)
+        span = min(max(seconds, limits.ACCURACY_SHORTEST_SECONDS), limits.ACCURACY_LONGEST_SECONDS)
+        judged = await read(now - span, now)
+        return await asyncio.to_thread(lambda: encode_document(accuracy_document(judged)))
+
+    def _take(self, reading: "asyncio.Task[EncodedDocument]") -> None:
+        """Keep the document of a reading that has ended, or why it has none."""
+        self._reading = None
+        if reading.cancelled():
+            return
+        error, pause = reading.exception(), limits.ACCURACY_SECONDS
+        if error is None:
+            self._document, self._failure = reading.result(), ""
+        elif isinstance(error, KafkaError | OSError):
+            text = error.message if isinstance(error, KafkaError) else str(error)
+            self._failure = f"judged peaks cannot be read: {text or type(error).__name__}"
+            pause = limits.ACCURACY_RETRY_SECONDS
+        else:
+            raise error
+        self._next_at = self._clock.monotonic() + pause

@@ -1,0 +1,211 @@
+"""The console's pages about hot nodes, accuracy and policy in a real browser, how unknown is drawn,
+and an open page whose extender is killed and returns."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.local.port_probe import free_port
+from pipeline.local.process_guard import die_with_parent
+from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.table.node_columns import TableNode
+from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.overcommit_policy import Overcommit
+from tests.browser.accessibility import violations
+from tests.browser.chromium_files import ChromiumFiles
+from tests.browser.chromium_page import Page, chromium_page
+from tests.browser.drawn_figures import lowest_contrast
+from tests.browser.test_console import HOSTILE, Proxy, opened, simulated
+from tests.extender.console_samples import MADE, plan
+from tests.processes import until
+from tests.table.records import NOW, node_state
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+TEXT = "document.getElementById('main').textContent"
+PAGES = {"Hot nodes": "Plans of the last", "Accuracy": "Judged peaks", "Policy": "Policy 1"}
+"""The links in the head, and what their pages show when they are complete."""
+HURRY = "const start = window.setTimeout; window.setTimeout = (f, t) => start(f, t / 10);"
+"""Pauses between queries pass ten times as fast."""
+PROBLEM = "document.getElementById('problem').textContent"
+
+
+async def go_to(page: Page, name: str, text: str) -> str:
+    """Follow the link in the head, and return the text of the page once it has `text`."""
+    await page.click(f"#pages a:nth-child({[*PAGES].index(name) + 2})")
+    await page.becomes(f"{TEXT}.includes({text!r})")
+    return str(await page.evaluate(TEXT))
+
+
+async def table_rows(page: Page, caption: str) -> list[list[str]]:
+    """The cells of the table whose caption begins so."""
+    found: list[list[str]] = await page.evaluate(
+        "[...document.querySelectorAll('table')].find(table => "
+        f"table.caption.textContent.startsWith({caption!r}))"
+        ".querySelectorAll('tbody tr').values().map(row => "
+        "[...row.children].map(cell => cell.textContent)).toArray()"
+    )
+    return found
+
+
+async def test_pages_show_what_the_documents_have(chromium: ChromiumFiles) -> None:
+    of, table, _ = simulated(300)
+    policy = HotNodePolicy(pool="gpu", high_percent={"cpu": 60.0})
+    for index in range(2):
+        own = Overcommit(buffer_percent=5)
+        table.put_node(TableNode(node=f"node-{index:05}", overcommit=own, hot_nodes=policy))
+    async with opened(chromium, of, "#pool=gpu", Proxy()) as (page, base):
+        text = await go_to(page, "Hot nodes", "Plans of the last 2 hours")
+        assert await page.evaluate("location.hash") == "#page=relief&pool=gpu"
+        assert await page.evaluate("document.activeElement.tagName") == "H1"
+        figures = "[...document.querySelectorAll('.totals b')].map(b => b.textContent)"
+        assert await page.evaluate(figures) == ["3", "3", "1", "1", "0", "1"]
+        assert "No hot node of this pool is listed." in text
+        assert "cpu 92.0% is above 80.0%. It helped: the node cooled." in text
+        assert await table_rows(page, "1 alert of the planner") == [
+            ["pool gpu", "no node of the pool can take pods", "critical", "10m",
+             "all 3 nodes are hot"],
+        ]  # fmt: skip
+        assert await table_rows(page, "3 pods by LowNodeLoad, plan p1") == [
+            ["jobs/crunch-0", "batch", "node-00001", "0.25", "1.00 GiB", "evicted", ""],
+            ["jobs/crunch-1", "batch", "node-00001", "0.25", "1.00 GiB", "refused",
+             "a PodDisruptionBudget allows no eviction"],
+            ["jobs/crunch-2", "batch", "node-00001", "0.25", "1.00 GiB", "no action known", ""],
+        ]  # fmt: skip
+        text = await go_to(page, "Accuracy", "Judged peaks of pool gpu")
+        assert "usage of CPU exceeded 100.0% of its 2 peaks" in text
+        assert "The declared risk is 2.0%: exceeded." in text
+        first, second, *_ = await table_rows(page, "Judged peaks of pool gpu")
+        assert first[:9] == [
+            "calibrated", "CPU", "2", "2", "2", "100.0% above risk", "2.0%", "100.0%", "20.0%",
+        ]  # fmt: skip
+        assert second[:6] == ["calibrated", "memory", "2", "0", "0", "–"]
+        text = await go_to(page, "Policy", "Policy 3: 2 nodes")
+        assert "the extender lets cpu of a node be filled to 65%, but above 60% it is hot" in text
+        assert ["buffer", "5%"] in await table_rows(page, "Mid and Batch")
+        assert await table_rows(page, "2 nodes") == [
+            ["node-00000", "gpu", "policy 3"], ["node-00001", "gpu", "policy 3"],
+        ]  # fmt: skip
+        await page.evaluate("history.back()")
+        await page.becomes("document.title === 'Accuracy – Springtide'")
+        assert all(url.startswith(base) for url in page.requested)
+        assert page.problems == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+async def test_pages_are_accessible_and_fit(
+    chromium: ChromiumFiles, packages: Path, width: int, dark: bool
+) -> None:
+    of, _, _ = simulated(300)
+    async with opened(chromium, of, dark=dark, width=width) as (page, _):
+        for name, text in PAGES.items():
+            await go_to(page, name, text)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert await lowest_contrast(page) >= 4.5, name
+            await page.evaluate("delete window.found")
+            assert await violations(page, packages) == [], name
+            current = "document.querySelector('#pages [aria-current=page]').textContent"
+            assert await page.evaluate(current) == name
+        assert page.problems == []
+
+
+async def test_hostile_texts_are_text_and_what_is_not_read_is_unknown(
+    chromium: ChromiumFiles,
+) -> None:
+    of, table, _ = simulated(100)
+    log: ReliefLog = of._console_documents._relief.log
+    log.take_plan(plan(HOSTILE, why=HOSTILE, planner=HOSTILE, strategy=HOSTILE), MADE, NOW)
+    proxy = Proxy()
+    async with opened(chromium, of, proxy=proxy) as (page, _):
+        text = await go_to(page, "Hot nodes", "Plans of the last 2 hours")
+        assert text.count(HOSTILE.replace("\u202e", "\\u202e")) >= 4
+        assert await page.evaluate("window.ran") is None
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        of._console_documents._relief.state.caught_up = False
+        table.put_state(node_state("hot no more", age=0.0))
+        of._console_documents._kept_relief._made_at = 0.0
+        await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await page.becomes(f"{TEXT}.includes('Not known: plans and their outcomes are not read')")
+        figures = "[...document.querySelectorAll('.totals b')].map(b => b.textContent)"
+        assert await page.evaluate(figures) == ["1", "1", "–", "–", "–", "–"]
+
+
+async def colours_of_cells(page: Page, nodes: int) -> list[list[list[int]]]:
+    """The colours in the middle and near a corner of each cell of the map."""
+    cells: list[list[list[int]]] = await page.evaluate(f"""(() => {{
+      const map = document.querySelector(".map"), size = 36, context = map.getContext("2d");
+      const colour = (x, y) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3);
+      return [...Array({nodes}).keys()].map(index => {{
+        const x = index % Math.floor(map.width / size) * size;
+        const y = Math.floor(index / Math.floor(map.width / size)) * size;
+        return [colour(x + size / 2 - 1, y + size / 2 - 1), colour(x + 5, y + 12)];
+      }});
+    }})()""")
+    return cells
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_an_unknown_cell_looks_like_no_share_of_allocatable(
+    chromium: ChromiumFiles, dark: bool
+) -> None:
+    of, table, _ = simulated(0)
+    for share in range(11):
+        table.put_state(node_state(f"share-{share:02}", cpu=share / 2.5, age=10.0))
+    table.put_state(node_state("unknown", cpu=None, age=10.0))
+    table.put_state(node_state("unmeasured-stale", cpu=1.6, age=9000.0))
+    async with opened(chromium, of, "#sort=name", dark=dark) as (page, _):
+        *shares, unknown, stale = await colours_of_cells(page, 13)
+        page_colour = [18, 23, 29] if dark else [255, 255, 255]
+        # A share fills its cell with a colour of its own; other cells are as empty as the page.
+        assert all(middle == corner != page_colour for middle, corner in shares)
+        assert len({tuple(middle) for middle, _ in shares}) == 11
+        for middle, corner in (unknown, stale):
+            assert corner == page_colour
+            assert middle != corner  # the dot or the line
+            assert middle not in [colour for colour, _ in shares]
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@contextmanager
+def extender_process(port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-m", "tests.browser.console_process", str(port)]
+    with subprocess.Popen(command, preexec_fn=die_with_parent) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_an_open_page_survives_the_kill_of_its_extender(chromium: ChromiumFiles) -> None:
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/console#sort=name"
+    as_of = "document.getElementById('as-of').textContent"
+    rows = "document.querySelectorAll('tbody tr').length"
+    async with chromium_page(chromium) as page:
+        await page.call("Page.enable")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=HURRY)
+        with extender_process(port) as process:
+            await until(lambda: listens(port))
+            await page.open(address, online=True)
+            await page.becomes(f"{rows} === 100")
+            assert "ago" not in await page.evaluate(as_of)
+            process.kill()
+        await page.becomes(f"{PROBLEM} === 'No update: the extender cannot be reached'")
+        await page.becomes(f"/^As of .*, [1-9][0-9]*[sm] ago$/.test({as_of})")
+        assert await page.evaluate(rows) == 100
+        with extender_process(port):
+            # Without a click or a new page.
+            await page.becomes(f"{PROBLEM} === '' && !{as_of}.includes('ago')")
+            assert await page.evaluate(rows) == 100

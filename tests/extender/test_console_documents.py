@@ -1,0 +1,182 @@
+"""The documents about hot nodes, accuracy and policy, as an extender serves them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pipeline.clock import ManualClock
+from pipeline.errors import BrokerUnavailableError
+from pipeline.extender import limits
+from pipeline.extender.console_documents import ReliefReading
+from pipeline.extender.console_reading import take_relief
+from pipeline.kafka.follow import ConsumerRecord
+from pipeline.processors.console.accuracy_document import JudgedFleet
+from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
+from pipeline.table import FeedState
+from pipeline.table.node_columns import TableNode
+from pipeline.topics.codec import encode_json
+from pipeline.topics.hot_node_policy import HotNodePolicy
+from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
+from tests.extender.conftest import Start, extender
+from tests.extender.console_samples import MADE, action, plan, read_judged, relief
+from tests.processes import until
+from tests.table.records import NOW, node_state, table_of
+
+PATHS = ("/v1/relief", "/v1/accuracy", "/v1/policy")
+
+
+async def answered(client: Any, path: str) -> Any:
+    answer = await client.get(path)
+    assert answer.status == 200, await answer.text()
+    return await answer.json()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_documents_are_tagged_and_need_a_table_that_is_caught_up(
+    start: Start, path: str
+) -> None:
+    client = await start(relief=relief(), read_judged=read_judged)
+    tag = (await client.get(path)).headers["ETag"]
+    answer = await client.get(path, headers={"If-None-Match": tag})
+    assert (answer.status, await answer.read()) == (304, b"")
+    blind = await start(caught_up=False, relief=relief(), read_judged=read_judged)
+    assert (await blind.get(path)).status == 503
+
+
+async def test_plans_that_are_not_read_are_unknown_and_not_none(start: Start) -> None:
+    state = FeedState(message="waiting for topic springtide.eviction-plans")
+    reading = ReliefReading(ReliefLog(), ReliefAlerts(), state)
+    document = await answered(await start(relief=reading), "/v1/relief")
+    assert (document["plans"], document["troubles"]) == (None, None)
+    assert "waiting for topic springtide.eviction-plans" in document["problem"]
+    # Without the broker what was read stays, and the document says that it may be old.
+    old = relief()
+    old.state.connected, old.state.message = False, "the broker is away"
+    document = await answered(await start(relief=old), "/v1/relief")
+    assert (len(document["plans"]), document["problem"]) == (1, "the broker is away")
+
+
+async def test_a_new_plan_is_in_the_document_a_second_later(start: Start) -> None:
+    clock, reading = ManualClock(NOW), relief()
+    client = await start(relief=reading, clock=clock)
+    assert len((await answered(client, "/v1/relief"))["plans"]) == 1
+    reading.log.take_plan(plan("p2"), NOW, NOW)
+    assert len((await answered(client, "/v1/relief"))["plans"]) == 1
+    clock.jump(limits.DOCUMENT_SECONDS)
+    assert [of["id"] for of in (await answered(client, "/v1/relief"))["plans"]] == ["p2", "p1"]
+
+
+async def test_the_policy_is_that_of_the_records_of_nodes(start: Start) -> None:
+    table = table_of(node_state("a"), node_state("b"))
+    table.put_node(TableNode(node="a", hot_nodes=HotNodePolicy(high_percent={"cpu": 50.0})))
+    document = await answered(await start(extender(table)), "/v1/policy")
+    assert (document["name"], document["policy"]) == (["a", "b"], [0, None])
+    assert (document["mode"], document["cpu_threshold_percent"]) == ("act", 65)
+    texts = " ".join(warning["text"] for warning in document["warnings"])
+    assert "no record of the node" in texts
+    assert "filled to 65%, but above 50% it is hot" in texts
+
+
+class Judge:
+    """A topic that is read when `released`, and fails with `error`."""
+
+    def __init__(self) -> None:
+        self.spans: list[float] = []
+        self.released = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def read(self, since: float, now: float) -> JudgedFleet:
+        self.spans.append(now - since)
+        await self.released.wait()
+        if self.error is not None:
+            raise self.error
+        return await read_judged(since, now)
+
+
+async def test_accuracy_is_read_once_in_ten_minutes_while_it_is_asked_for(start: Start) -> None:
+    clock, judge = ManualClock(NOW), Judge()
+    judge.released.set()
+    client = await start(read_judged=judge.read, clock=clock)
+    for _ in range(3):
+        assert (await answered(client, "/v1/accuracy"))["pool"] == ["gpu"] * 4
+    assert judge.spans == [limits.ACCURACY_LONGEST_SECONDS]
+    await clock.advance(limits.ACCURACY_SECONDS)
+    await asyncio.sleep(0)
+    assert len(judge.spans) == 1  # No client asks.
+    # The old document is served while the new one is made.
+    judge.released.clear()
+    assert (await answered(client, "/v1/accuracy"))["read_at_seconds"] == round(NOW)
+    judge.released.set()
+
+    async def is_new() -> bool:
+        read_at: int = (await answered(client, "/v1/accuracy"))["read_at_seconds"]
+        return read_at == round(NOW + limits.ACCURACY_SECONDS)
+
+    await until(is_new)
+    assert len(judge.spans) == 2
+
+
+async def test_of_many_nodes_a_shorter_time_is_read(start: Start) -> None:
+    judge = Judge()
+    judge.released.set()
+    nodes = (node_state(f"n{number}") for number in range(2_500))
+    client = await start(extender(table_of(*nodes), read_judged=judge.read))
+    await answered(client, "/v1/accuracy")
+    assert judge.spans == [80 * 3600.0]  # of 200,000 records, one an hour and node
+
+
+async def test_a_failed_reading_says_why_and_is_repeated(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCURACY_WAIT_SECONDS", 0.01)
+    clock, judge = ManualClock(NOW), Judge()
+    client = await start(read_judged=judge.read, clock=clock)
+    answer = await client.get("/v1/accuracy")
+    assert (answer.status, (await answer.json())["Error"]) == (503, "judged peaks are being read")
+    judge.error = BrokerUnavailableError("no broker answers")
+    judge.released.set()
+
+    async def error() -> str:
+        return str((await (await client.get("/v1/accuracy")).json()).get("Error", ""))
+
+    async def is_said() -> bool:
+        return await error() == "judged peaks cannot be read: no broker answers"
+
+    await until(is_said)
+    judge.error = None
+    assert (await client.get("/v1/accuracy")).status == 503
+    assert len(judge.spans) == 1
+    await clock.advance(limits.ACCURACY_RETRY_SECONDS)
+
+    async def is_read() -> bool:
+        return not await error()
+
+    await until(is_read)
+
+
+async def test_an_extender_without_a_reading_says_so(start: Start) -> None:
+    client = await start()
+    assert (await client.get("/v1/accuracy")).status == 503
+    assert (await answered(client, "/v1/relief"))["plans"] is None
+
+
+def record(value: bytes | None) -> ConsumerRecord:
+    return ConsumerRecord(
+        topic="t", partition=0, offset=0, timestamp=round(1000 * MADE), timestamp_type=1,
+        key=b"node-00099", value=value, checksum=None, serialized_key_size=1,
+        serialized_value_size=1, headers=(),
+    )  # fmt: skip
+
+
+def test_records_of_the_topics_are_taken_and_those_of_others_passed_over() -> None:
+    log = ReliefLog()
+    assert take_relief(log, EVICTION_PLANS, record(encode_json(plan())), NOW)
+    assert take_relief(log, ACTIONS, record(encode_json(action("done"))), NOW)
+    assert not take_relief(log, ACTIONS, record(b'{"actuator":"cluster"}'), NOW)
+    assert not take_relief(log, ACTIONS, record(None), NOW)
+    # The evictor refuses a plan of so many pods, too.
+    assert not take_relief(log, EVICTION_PLANS, record(encode_json(plan("p2", pods=1001))), NOW)
+    (logged,) = log.plans(NOW)
+    assert logged.of_pods["u0"].outcome == "done"

@@ -1,4 +1,5 @@
-"""A click command whose help ends with its exit codes, and a group that suggests commands."""
+"""A click command whose help ends with its exit codes, options that only `--help-all` shows, and a
+group that suggests commands."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -10,13 +11,34 @@ import click
 from pipeline.cli.safe_output import printable
 
 _COMMON: Final = {1: "failure", 2: "invalid usage or settings"}
+_HELP_ALL: Final = "pipeline.cli.help_all"
 Tables = Mapping[str, Iterable[tuple[str, str]]]
+
+
+class ConnectionOption(click.Option):
+    """An option for Kafka or TLS, which most users set once, in a file: `--help` leaves it out."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if ctx.meta.get(_HELP_ALL) else None
+
+
+def show_all_options(ctx: click.Context) -> None:
+    """Make the help of this context, and of those below it, show every option."""
+    ctx.meta[_HELP_ALL] = True
+
+
+def _print_all(ctx: click.Context, _parameter: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
+        show_all_options(ctx)
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 class Command(click.Command):
     """A command with `exit_codes` by number and `tables` of (term, text) by title.
 
-    Exit codes 1 (failure) and 2 (invalid usage or settings) are listed for every command.
+    Exit codes 1 (failure) and 2 (invalid usage or settings) are listed for every command. One with
+    options for Kafka or TLS has `--help-all`.
 
         @click.command(cls=Command, exit_codes={0: "shown", 4: "no data"})
     """
@@ -29,12 +51,26 @@ class Command(click.Command):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
+        if any(isinstance(parameter, ConnectionOption) for parameter in self.params):
+            help_all = ConnectionOption(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+                callback=_print_all, help="Show this message with all flags and exit.",
+            )  # fmt: skip
+            self.params.append(help_all)
         self._exit_codes = _COMMON | dict(exit_codes)
         self._tables = tables
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence of the help, which the group's help wraps."""
         return super().get_short_help_str(limit=10**6)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and where the others are."""
+        super().format_options(ctx, formatter)
+        is_short = not ctx.meta.get(_HELP_ALL)
+        if is_short and any(isinstance(each, ConnectionOption) for each in self.params):
+            formatter.write_paragraph()
+            formatter.write_text("Kafka and TLS: --help-all")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write tables and exit codes below the options."""

@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 from pipeline import __version__
+from pipeline.cli.help_sections import show_all_options
 from pipeline.cli.main import COMMANDS, cli
 from pipeline.errors import SpringtideError
 
@@ -21,6 +22,7 @@ _WIDTH: Final = 78
 def man_page() -> str:
     """Return the page in the language of man(7)."""
     context = click.Context(cli, info_name="springtide", max_content_width=_WIDTH)
+    show_all_options(context)
     lines = [
         f'.TH SPRINGTIDE 1 "" "springtide {__version__}" "User Commands"',
         ".SH NAME",

@@ -12,12 +12,14 @@ import fnmatch
 import functools
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import click
 
+from pipeline.cli.help_sections import ConnectionOption
 from pipeline.logs import configure_logging
 from pipeline.settings import Settings, describe_settings, flag_name, load_settings
 from pipeline.settings.describe import (
@@ -62,6 +64,8 @@ DECISION_RULES = (
 )
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+_TLS = re.compile(r"\w+\.(tls_\w+|(\w+_)?(ca|cert|key)_file)")
 
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")
@@ -125,6 +129,7 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
     because command lines are visible to all users of the machine.
     """
     descriptions = _select_settings(keys)
+    connection = _connection_keys([setting.key for setting in descriptions])
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -145,7 +150,8 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
 
         decorated: Callable[..., Any] = global_options(run)
         for setting in reversed(descriptions):
-            decorated = _setting_option(setting)(decorated)
+            kind = ConnectionOption if setting.key in connection else click.Option
+            decorated = _setting_option(setting, kind)(decorated)
         return decorated
 
     return decorate
@@ -182,20 +188,40 @@ def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
     return [setting for setting in describe_settings() if setting.key in selected]
 
 
+def _connection_keys(keys: Sequence[str]) -> set[str]:
+    """The keys whose flags `--help` leaves out: those for TLS, and those for Kafka of a command
+    that connects to it. Where topics are described, their shape is no connection."""
+    hidden = {key for key in keys if _TLS.fullmatch(key)}
+    if set(KAFKA_CLIENT) <= set(keys):
+        hidden |= {*KAFKA_CLIENT}
+        if "kafka.replication_factor" not in keys:
+            hidden.add("kafka.partitions")
+    return hidden
+
+
 def _parameter(key: str) -> str:
     return _PARAMETER + key.replace(".", "__")
 
 
-def _setting_option(setting: SettingDescription) -> Callable[[FunctionT], FunctionT]:
+def _setting_option(
+    setting: SettingDescription, kind: type[click.Option]
+) -> Callable[[FunctionT], FunctionT]:
     types = plain_types(leaf_types()[setting.key])
     help = f"{setting.doc}  [{setting.key}, default: {written(setting.default)}]"
     flag = flag_name(setting.key)
     if types[0] is bool:
         negative = f"--no-{flag.removeprefix('--')}"
-        return click.option(f"{flag}/{negative}", _parameter(setting.key), default=None, help=help)
+        return click.option(
+            f"{flag}/{negative}", _parameter(setting.key), cls=kind, default=None, help=help
+        )
     # Values stay text: the settings validate them, with the same errors for every source.
     return click.option(
-        flag, _parameter(setting.key), type=str, metavar=_metavar(setting.key, types[0]), help=help
+        flag,
+        _parameter(setting.key),
+        cls=kind,
+        type=str,
+        metavar=_metavar(setting.key, types[0]),
+        help=help,
     )
 
 

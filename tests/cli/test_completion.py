@@ -35,6 +35,7 @@ def completed(*words: str) -> list[str]:
 def test_bash_completes_commands_and_flags() -> None:
     assert completed("wo") == ["worker"]
     assert completed("exporter", "--cgroup-p") == ["--cgroup-parent"]
+    assert completed("top", "--ssl-ca") == ["--ssl-ca-file"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -46,6 +46,7 @@ from pipeline.topics.access import access_table
 from pipeline.topics.registry import markdown_table
 from pipeline.webhook import limits as webhook_limits
 from pipeline.webhook.reviews import GATES
+from tests.docs.flag_tables import flag_rows
 from tests.docs.metric_tables import METRIC_ROLES, labels_table, metric_rows, modules_with_metrics
 from tests.docs.record_tables import record_fields
 
@@ -93,6 +94,9 @@ def pages() -> dict[Path, str]:
     sources = [(f"`{s.name}`", s.help) for s in map(SOURCES.get, SOURCES.points)]
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
+        "reference/commands.md": {
+            "flags": _table(("command", "flags", "flags for Kafka and TLS"), flag_rows())
+        },
         "reference/archive.md": {"columns": columns_table()},
         "how-to/add-a-metric.md": {"metrics": metrics_table()},
         "reference/descheduler.md": {

@@ -7,14 +7,14 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
+from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
-from pipeline.errors import NotReadyError, UsageError
+from pipeline.errors import NotReadyError
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals, PeakGroup
 from pipeline.processors.backtest.protocol import FleetScores
 from pipeline.processors.explain.quantity_text import UNKNOWN, format_age
@@ -24,7 +24,6 @@ from pipeline.times import format_time, parse_time
 from pipeline.topics.accuracy import AccuracyRecord
 from pipeline.topics.registry import ACCURACY
 
-LONGEST_SINCE_SECONDS: Final = 30 * 86_400.0
 _HEADERS: Final = (
     "POOL", "PREDICTOR", "RESOURCE", "NODES", "JUDGED", "VIOLATION", "P90-NODE", "SEVERITY",
     "SAVINGS", "POSSIBLE", "UNJUDGED", "AGE",
@@ -73,8 +72,9 @@ class AccuracyList(msgspec.Struct, frozen=True, kw_only=True):
     tables=_COLUMN_HELP,
 )
 @click.option(
-    "--since", type=Duration(), metavar="DURATION", default="7d", show_default=True,
-    help="Show the peaks that were judged in this time, such as 12h or 30d; at most 30 days.",
+    "--since", type=PastTime(kept_days=30), metavar="TIME", default="7d", show_default=True,
+    help="Show the peaks that were judged since 2023-11-14T22:13:30Z, or since 12h ago; at most 30 "
+    "days.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
@@ -92,13 +92,8 @@ def command(settings: Settings, since: float, as_json: bool, no_headers: bool) -
       springtide accuracy -o json | jq '.items[] | select(.violation > 0.05)'
     """
     silence_logs(settings)
-    if since > LONGEST_SINCE_SECONDS:
-        raise UsageError(
-            "--since is more than 30 days",
-            hint=f"{ACCURACY.full_name(settings.kafka.topic_prefix)} has the last 30 days: 30d",
-        )
     now = SystemClock().now()
-    totals = run_requests(settings.kafka, read_totals(settings, now - since))
+    totals = run_requests(settings.kafka, read_totals(settings, since))
     items = [_item(totals, group, scores) for group, scores in totals.scores()]
     if not items:
         raise NotReadyError(

@@ -11,13 +11,12 @@ from typing import Final
 import click
 import msgspec
 
-from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
+from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.clock import SystemClock
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.settings import Settings
 from pipeline.times import format_time
@@ -64,8 +63,8 @@ class ActionList(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("node", required=False)
 @click.option("-w", "--watch", is_flag=True, help="Then show new actions until Ctrl-C.")
 @click.option(
-    "--since", type=Duration(), metavar="DURATION", default="1h", show_default=True,
-    help="Show the actions of this time, such as 90s, 5m, 12h or 7d; 30 days are kept.",
+    "--since", type=PastTime(), metavar="TIME", default="1h", show_default=True,
+    help="Show the actions since 2023-11-14T22:13:30Z, or since 2h ago; 30 days are kept.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
@@ -82,6 +81,7 @@ def command(
     Examples:
       springtide actions
       springtide actions db-node --since 24h
+      springtide actions --since 2023-11-14T22:00:00Z
       springtide actions --watch
       springtide actions -o json | jq '.items[] | select(.outcome == "refused") | .error'
     """
@@ -97,10 +97,10 @@ def command(
 
 
 async def _show(
-    settings: Settings, node: str | None, since_seconds: float, as_json: bool, *,
+    settings: Settings, node: str | None, since: float, as_json: bool, *,
     headers: bool, watch: bool,
 ) -> None:  # fmt: skip
-    since, table = SystemClock().now() - since_seconds, ActionTable()
+    table = ActionTable()
     async with records_since(settings.kafka, ACTIONS, ActionRecord, since) as records:
         actions = actions_of(node, await records.to_end())
         _print(table, actions, as_json=as_json, headers=headers)

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
-from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
+from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines, print_progress
 from pipeline.cli.table_reading import read_table
 from pipeline.clock import SystemClock
@@ -34,7 +34,6 @@ from pipeline.topics.alerts import (
 from pipeline.topics.registry import ALERTS
 
 REFRESH_SECONDS: Final = 1.0
-LONGEST_SINCE_SECONDS: Final = 7 * 86_400.0
 
 _OPEN_HEADERS: Final = ("NODE", "RULE", "SEVERITY", "OPEN", "USAGE", "THRESHOLD", "AGE")
 _CHANGE_HEADERS: Final = (
@@ -111,8 +110,8 @@ class View(NamedTuple):
 )
 @click.option("-w", "--watch", is_flag=True, help="Show them again every second until Ctrl-C.")
 @click.option(
-    "--since", type=Duration(), metavar="DURATION",
-    help="Show the changes of this time instead, such as 90s, 5m, 12h or 7d; at most a week.",
+    "--since", type=PastTime(kept_days=7), metavar="TIME",
+    help="Show the changes since 2023-11-14T22:13:30Z, or since 2h ago, instead; at most a week.",
 )  # fmt: skip
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
@@ -139,11 +138,6 @@ def command(
             raise UsageError(
                 "--watch and --since exclude each other",
                 hint="--watch shows open alerts, --since the changes of the past",
-            )
-        if since > LONGEST_SINCE_SECONDS:
-            raise UsageError(
-                "--since is more than a week",
-                hint=f"{ALERTS.full_name(settings.kafka.topic_prefix)} has the last week: 7d",
             )
         changes = run_requests(settings.kafka, read_changes(settings, since))
         lines = change_lines(changes, headers=view.headers)
@@ -242,9 +236,8 @@ def open_lines(items: Iterable[OpenAlertItem], now: float, *, headers: bool) -> 
     yield from whys
 
 
-async def read_changes(settings: Settings, since_seconds: float) -> list[AlertRecord]:
-    """The changes that were published in the last `since_seconds`, each once, oldest first."""
-    since = SystemClock().now() - since_seconds
+async def read_changes(settings: Settings, since: float) -> list[AlertRecord]:
+    """The changes that were published since a time (Unix), each once, oldest first."""
     async with records_since(settings.kafka, ALERTS, AlertRecord, since) as records:
         # The planner repeats what is open: that is no change of this time.
         return without_repeats(

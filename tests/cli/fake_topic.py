@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import past_records
+from pipeline.cli import past_records, past_time_option
 from tests.table.records import NOW
 
 
@@ -47,4 +47,5 @@ def fake_topic(
     monkeypatch.setattr(past_records, "open_follower", follower)
     monkeypatch.setattr(past_records, "require_topics", require)
     clock = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 5.0)
-    monkeypatch.setattr(command, "SystemClock", lambda: clock)
+    for module in (command, past_time_option):
+        monkeypatch.setattr(module, "SystemClock", lambda: clock, raising=False)

@@ -66,6 +66,12 @@ def test_only_actions_of_the_given_node_and_time_are_shown(monkeypatch: pytest.M
     assert [line.split()[1] for line in result.stdout.splitlines()] == ["db"]
 
 
+@pytest.mark.parametrize("since", ["2023-11-14T21:43:20Z", "30m"])
+def test_since_is_a_time_or_how_long_it_is_ago(monkeypatch: pytest.MonkeyPatch, since: str) -> None:
+    result = run(monkeypatch, [DONE], "--since", since, since_seconds=1800.0)
+    assert (result.exit_code, "web" in result.stdout) == (0, True)
+
+
 def test_a_refusal_of_a_whole_plan_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     late = action("db", "13:00", "refused", before={}, after={}, error="Late: x")
     (line,) = run(monkeypatch, [late], "--no-headers").stdout.splitlines()

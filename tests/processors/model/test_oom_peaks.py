@@ -77,6 +77,42 @@ def test_what_is_needed_is_a_usage_that_models_accept() -> None:
     assert needed_bytes(2.0**63) == MAX_USAGE[1]
 
 
+# Cases of `container_test.go` of the autoscaler's recommender: hour, MiB of usage, MiB of request
+# of a kill, age of the kill in hours; then the peaks in the histogram.
+Event = tuple[int, float | None, float | None, int]
+VECTORS: dict[str, tuple[list[Event], list[float]]] = {
+    "a fifth more": ([(0, None, 1000, 0)], [1200]),
+    "100 MiB more": ([(0, None, 1, 0)], [101]),
+    "smaller kills add nothing": (
+        [(0, None, 1000, 0), (1, None, 999, 0), (2, None, 999, 0)], [1200],
+    ),
+    "a larger kill replaces the peak": (
+        [(0, None, 1000, 0), (1, None, 999, 0), (2, None, 2000, 0)], [2400],
+    ),
+    "usage above the request": ([(0, 3000, 1000, 0)], [3600]),
+    "a kill 30 hours old": ([(0, 1000, 1000, 30)], [1000]),
+    "a kill in new 24 hours": ([(0, 2000, None, 0), (48, None, 1000, 0)], [2000, 2400]),
+    "a kill before new 24 hours": ([(0, 100, None, 0), (24, 2000, 1000, 1)], [100, 2400]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "peaks"), VECTORS.values(), ids=VECTORS.keys())
+def test_the_cases_of_the_autoscaler_give_its_peaks(
+    events: list[Event], peaks: list[float]
+) -> None:
+    bank = Bank(ModelConfig(expiration_seconds=1e9))
+    for hour, usage, request, age_hours in events:
+        kills = []
+        if request is not None:
+            ago_ms = age_hours * 3_600_000
+            kills = [kill(hour * HOUR, request=request * MIB, before_ms=ago_ms)]
+        memory = np.nan if usage is None else usage * MIB
+        bank.apply([with_kills(hour * HOUR, "p", *kills, memory=memory)])
+    buckets = VPA.layouts[1].digitize(np.array(peaks) * MIB).tolist()
+    assert np.flatnonzero(weights(bank, 1)).tolist() == sorted(buckets)
+    assert samples(bank)[1] == len(peaks)
+
+
 @dataclass
 class SlowPod:
     """The autoscaler's `ContainerState` of memory, as its source describes it: one peak for each

@@ -52,9 +52,13 @@ class Span(NamedTuple):
     error: str = ""
 
 
-def root_of_window(node: str, window_end_ms: int, *origin: object) -> SpanContext:
-    """The context of the first span of a window; `origin` is what measured it."""
-    trace_id = _hashed("/".join(map(str, (node, window_end_ms, *origin))), 16)
+def trace_of_window(node: str, window_end_ms: int, origin: str = "") -> int:
+    """The id of the trace of a window; `origin` is what measured it."""
+    return _hashed(f"{node}/{window_end_ms}/{origin}", 16)
+
+
+def root_of_trace(trace_id: int) -> SpanContext:
+    """The context of the first span of a trace."""
     return SpanContext(trace_id, _hashed(f"{trace_id:032x}", 8))
 
 

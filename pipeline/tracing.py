@@ -16,7 +16,7 @@ from pipeline.errors import MissingExtraError
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
 from pipeline.settings import TracingSettings
-from pipeline.spans import Span, SpanContext, context_in, is_sampled, root_of_window
+from pipeline.spans import Span, SpanContext, context_in, is_sampled, root_of_trace, trace_of_window
 
 if TYPE_CHECKING:
     from pipeline.span_export import SpanExport
@@ -79,13 +79,13 @@ def record(span: Span) -> None:
         _export.put(span)
 
 
-def window_context(node: str, window_end_ms: int, *origin: object) -> SpanContext | None:
-    """The context of the first span of a window, see `root_of_window`; None if the window is not
+def window_context(node: str, window_end_ms: int, origin: str = "") -> SpanContext | None:
+    """The context of the first span of a window, which `origin` measured; None if the window is not
     traced."""
     if _export is None:
         return None
-    root = root_of_window(node, window_end_ms, *origin)
-    return root if is_sampled(root.trace_id, _ratio) else None
+    trace_id = trace_of_window(node, window_end_ms, origin)
+    return root_of_trace(trace_id) if is_sampled(trace_id, _ratio) else None
 
 
 def context_of(headers: Iterable[tuple[str, bytes | None]]) -> SpanContext | None:

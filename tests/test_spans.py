@@ -6,13 +6,13 @@ from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from pipeline.spans import SpanContext, context_in, is_sampled, root_of_window
+from pipeline.spans import SpanContext, context_in, is_sampled, root_of_trace, trace_of_window
 
 ids = st.builds(SpanContext, st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
 
 
 def test_ids_are_the_same_in_every_run_and_version() -> None:
-    root = root_of_window("node-1", 1_700_000_030_000, "machine", "", 7)
+    root = root_of_trace(trace_of_window("node-1", 1_700_000_030_000, "machine//7"))
     assert root.headers == [
         ("traceparent", b"00-13c39df0a436cdb3a533ab57e4bb2686-6e79664d42c6845d-01"),
     ]
@@ -22,10 +22,9 @@ def test_ids_are_the_same_in_every_run_and_version() -> None:
 
 def test_another_node_window_or_origin_has_another_trace() -> None:
     windows = [
-        ("a", 30_000, "m", 1), ("b", 30_000, "m", 1), ("a", 60_000, "m", 1), ("a", 30_000, "n", 1),
-        ("a", 30_000, "m", 2),
+        ("a", 30_000, "m"), ("b", 30_000, "m"), ("a", 60_000, "m"), ("a", 30_000, "n"),
     ]  # fmt: skip
-    assert len({root_of_window(*window).trace_id for window in windows}) == len(windows)
+    assert len({trace_of_window(*window) for window in windows}) == len(windows)
 
 
 @given(ids)
@@ -46,9 +45,7 @@ def test_a_window_is_sampled_as_by_opentelemetry(context: SpanContext, ratio: fl
 
 
 def test_the_share_of_sampled_windows_is_the_ratio() -> None:
-    traces = [
-        root_of_window(f"node-{n}", 30_000 * w).trace_id for n in range(100) for w in range(100)
-    ]
+    traces = [trace_of_window(f"node-{n}", 30_000 * w) for n in range(100) for w in range(100)]
     sampled = sum(is_sampled(trace, 0.1) for trace in traces)
     # Five standard deviations of 10,000 draws.
     assert 850 < sampled < 1150

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from pipeline import span_export, tracing
 from pipeline.errors import MissingExtraError
 from pipeline.settings import TracingSettings
-from pipeline.spans import Span, SpanContext, root_of_window
+from pipeline.spans import Span, SpanContext, root_of_trace, trace_of_window
 from tests.metric_values import sum_of
 from tests.otlp_collector import Collector, attributes, otlp_collector
 from tests.processes import eventually
@@ -34,7 +34,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def span(number: int = 0, **more: Any) -> Span:
-    context = root_of_window("node-1", number)
+    context = root_of_trace(trace_of_window("node-1", number))
     return Span("join", context.child("join"), context, 1.25, 2.5, {"k8s.node.name": "a"}, **more)
 
 
@@ -58,7 +58,7 @@ def test_a_span_arrives_whole(collector: Collector, monkeypatch: pytest.MonkeyPa
     with tracing.exporting("worker", settings(collector.url + "/")):
         tracing.record(span(links=[link], error="no room"))
     ((service, sent),) = collector.spans()
-    context, parent = span().context, root_of_window("node-1", 0)
+    context, parent = span().context, root_of_trace(trace_of_window("node-1", 0))
     assert (service, sent.name) == ("springtide-worker", "join")
     assert sent.trace_id == context.trace_id.to_bytes(16)
     assert sent.span_id == context.span_id.to_bytes(8)
@@ -74,7 +74,7 @@ def test_a_span_arrives_whole(collector: Collector, monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_is_computed_or_sent_while_tracing_is_off(collector: Collector) -> None:
-    header = root_of_window("node-1", 0).headers
+    header = root_of_trace(trace_of_window("node-1", 0)).headers
     with tracing.exporting("worker", TracingSettings(sample_ratio=1.0)):
         assert not tracing.is_on()
         assert tracing.window_context("node-1", 0) is None
@@ -89,15 +89,15 @@ def test_the_ratio_decides_which_windows_are_traced(collector: Collector) -> Non
             assert (tracing.window_context("node-1", 0) is not None) == is_traced
     # Other roles follow the header, whatever their own ratio is.
     with tracing.exporting("planner", settings(collector.url, 0.0)):
-        context = root_of_window("node-1", 0)
+        context = root_of_trace(trace_of_window("node-1", 0))
         assert tracing.context_of(context.headers) == context
 
 
 def test_the_newest_record_of_a_key_decides_about_its_context(collector: Collector) -> None:
     received: dict[str, tracing.Received] = {}
     with tracing.exporting("planner", settings(collector.url)):
-        tracing.note(received, "a", root_of_window("a", 0).headers)
-        assert received["a"].context == root_of_window("a", 0)
+        tracing.note(received, "a", root_of_trace(trace_of_window("a", 0)).headers)
+        assert received["a"].context == root_of_trace(trace_of_window("a", 0))
         tracing.note(received, "a", [])
         assert received == {}
 

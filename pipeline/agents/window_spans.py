@@ -76,8 +76,8 @@ def headers_by_key(
 
 def _root(window: Window) -> SpanContext | None:
     header = window.header
-    origin = *header.origin, header.epoch
-    return tracing.window_context(header.node, header.window_end_ms, *origin)
+    origin = f"{header.machine_id}/{header.source}/{header.epoch}"
+    return tracing.window_context(header.node, header.window_end_ms, origin)
 
 
 def _attributes(window: Window) -> dict[str, Value]:

@@ -6,13 +6,13 @@ for `Producer` and `LogReader`. A delivery takes `latency()` turns of the event 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.kafka.producer import Keyed
+from pipeline.kafka.producer import Headers, HeadersByKey, Keyed
 from pipeline.topics.dead_letters import DeadLetter
 
 APPENDED_MS = 1_700_000_000_000
@@ -105,7 +105,7 @@ class MemoryProducer:
         topic: str,
         partition: int,
         records: Sequence[Keyed],
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Headers | HeadersByKey = (),
     ) -> list[int]:
         offsets = []
         for key, value in records:
@@ -114,8 +114,9 @@ class MemoryProducer:
             if self.refuses(topic):
                 raise ConnectionError(f"{topic} refused")
             offsets.append(self.broker.put(topic, partition, key, value))
-            if headers:
-                self.headers[topic, partition, offsets[-1]] = list(headers)
+            own = headers.get(key, ()) if isinstance(headers, Mapping) else headers
+            if own:
+                self.headers[topic, partition, offsets[-1]] = list(own)
         return offsets
 
     async def dead_letters(self, topic: str, partition: int, letters: Iterable[DeadLetter]) -> None:

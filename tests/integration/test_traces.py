@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.spans import context_in, root_of_window
+from pipeline.spans import context_in, trace_of_window
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
@@ -53,7 +53,7 @@ class Node:
 
     def trace_id(self) -> bytes:
         """The trace of the newest window."""
-        return root_of_window(NODE, self.end_ms, "m", "", 1).trace_id.to_bytes(16)
+        return trace_of_window(NODE, self.end_ms, "m//1").to_bytes(16)
 
     async def has_published(self, topic: Topic, trace_id: bytes) -> bool:
         """Whether a record of the topic continues the trace."""

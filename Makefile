@@ -163,6 +163,7 @@ dist: setup ## Wheel, sdist, man page and lists of components (SBOM) in dist/
 	  $(BIN)/cyclonedx-py requirements requirements-$$image.lock --pyproject pyproject.toml \
 	    --mc-type application --output-reproducible --validate --output-format JSON \
 	    --output-file dist/springtide-$$image.cdx.json; done
+	@$(BIN)/python -m tests.packages.npm_components dist/springtide-*.cdx.json
 
 .PHONY: image-check
 image-check: setup ## Build both images twice with buildah and run them; as root, ten minutes

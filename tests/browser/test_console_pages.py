@@ -81,10 +81,13 @@ async def test_pages_show_what_the_documents_have(chromium: ChromiumFiles) -> No
         assert "usage of CPU exceeded 100.0% of its 2 peaks" in text
         assert "The declared risk is 2.0%: exceeded." in text
         first, second, *_ = await table_rows(page, "Judged peaks of pool gpu")
-        assert first[:9] == [
-            "calibrated", "CPU", "2", "2", "2", "100.0% above risk", "2.0%", "100.0%", "20.0%",
+        assert first[:12] == [
+            "calibrated", "CPU", "100.0% above risk", "2.0%", "25.0%", "37.5%", "20.0%", "100.0%",
+            "2", "0", "2", "2",
         ]  # fmt: skip
-        assert second[:6] == ["calibrated", "memory", "2", "0", "0", "–"]
+        assert second[:11] == [
+            "calibrated", "memory", "–", "2.0%", "–", "–", "–", "–", "0", "2", "0",
+        ]  # fmt: skip
         text = await go_to(page, "Policy", "Policy 3: 2 nodes")
         assert "the extender lets cpu of a node be filled to 65%, but above 60% it is hot" in text
         assert ["buffer", "5%"] in await table_rows(page, "Mid and Batch")

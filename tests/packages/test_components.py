@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.packages.npm_components import component, main
 from tests.processes import ROOT
 
 _SECONDS = 120.0
@@ -31,6 +32,7 @@ def components(image: str, folder: Path) -> tuple[bytes, Any]:
         [Path(sys.executable).with_name(program), *words], cwd=ROOT, check=True,
         capture_output=True, timeout=_SECONDS,
     )  # fmt: skip
+    main([str(file)])
     return file.read_bytes(), json.loads(file.read_bytes())
 
 
@@ -41,9 +43,19 @@ def test_a_list_has_every_pinned_package_with_its_hashes(image: str, tmp_path: P
     lock = (ROOT / f"requirements-{image}.lock").read_text()
     pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
     listed = document["components"]
-    assert {component["name"]: component["version"] for component in listed} == pinned
+    assert listed.pop() == component()
+    assert {each["name"]: each["version"] for each in listed} == pinned
     hashes = set(re.findall(r"sha256:([0-9a-f]{64})", lock))
-    found = set(re.findall(r"[0-9a-f]{64}", text.decode()))
+    found = set(re.findall(r"\b[0-9a-f]{64}\b", text.decode()))
     assert found == hashes
     assert document["metadata"]["component"]["name"] == "springtide"
     assert components(image, tmp_path)[0] == text
+
+
+def test_the_part_of_the_console_has_the_version_of_its_lock_and_what_it_says_itself() -> None:
+    own = component()
+    assert "npm_components" in (ROOT / "Makefile").read_text()
+    assert own["purl"] == f"pkg:npm/uplot@{own['version']}"
+    assert f"(v{own['version']})" in (ROOT / "pipeline/extender/console/uplot.js").read_text()
+    assert own["licenses"][0]["license"]["id"] == "MIT"
+    assert re.fullmatch("[0-9a-f]{128}", own["hashes"][0]["content"])

@@ -53,13 +53,15 @@ function risk(accuracy, row) {
 
 function groups(accuracy, pool, rows) {
   return table(`Judged peaks of pool ${poolName(pool)}`,
-    [["Predictor", false], ["Resource", false], ["Decides for nodes", true], ["Nodes", true], ["Judged peaks", true],
-      ["Exceeded", true], ["Declared risk", true], ["9 of 10 nodes below", true], ["Too low by", true],
-      ["Given away", true], ["Possible", true], ["Not judged", true], ["Newest", true]],
+    [["Predictor", false], ["Resource", false], ["Exceeded", true], ["Declared risk", true],
+      ["Given away", true], ["Possible", true], ["Too low by", true], ["9 of 10 nodes below", true],
+      ["Judged peaks", true], ["Not judged", true], ["Nodes", true], ["Decides for nodes", true],
+      ["Newest", true]],
     rows.map((row) => [accuracy.predictor[row], RESOURCES[accuracy.resource[row]] ?? accuracy.resource[row],
-      accuracy.deciding_nodes[row], accuracy.nodes[row], accuracy.judged[row], exceeded(accuracy, row),
-      percent(accuracy.declared_risk[row]), percent(accuracy.violation_p90[row]), percent(accuracy.severity[row]),
-      percent(accuracy.savings[row]), percent(accuracy.possible_savings[row]), accuracy.unjudged[row],
+      exceeded(accuracy, row), percent(accuracy.declared_risk[row]), percent(accuracy.savings[row]),
+      percent(accuracy.possible_savings[row]), percent(accuracy.severity[row]),
+      percent(accuracy.violation_p90[row]), accuracy.judged[row], accuracy.unjudged[row],
+      accuracy.nodes[row], accuracy.deciding_nodes[row],
       accuracy.judged_until_seconds[row] === null ? UNKNOWN : age(now() - accuracy.judged_until_seconds[row])]));
 }
 

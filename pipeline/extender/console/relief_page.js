@@ -64,6 +64,7 @@ export class ReliefPage extends DocumentPage {
     if (plans === null) return [note(`Not known: ${problem}`)];
     const parts = problem ? [note(`Not up to date: ${problem}`)] : [];
     if (!plans.length) return [...parts, note("No plan was made.")];
+    if (this.state.pool) parts.push(note("Of all pools: a plan names no pool."));
     if (plans.length > PLANS) parts.push(note(`The newest ${PLANS} of ${plans.length} plans.`));
     return [...parts, ...plans.slice(0, PLANS).flatMap((plan) => this.plan(plan))];
   }
@@ -92,7 +93,9 @@ export class ReliefPage extends DocumentPage {
 function totals(relief) {
   const plans = relief.plans;
   const pods = plans?.flatMap((plan) => plan.pods) ?? [];
-  const with_ = (outcomes) => (plans === null ? UNKNOWN : pods.filter((pod) => outcomes.includes(pod.outcome)).length);
+  const least = plans?.some((plan) => plan.more_pods) ? "at least " : "";
+  const with_ = (outcomes) => (plans === null ? UNKNOWN
+    : least + pods.filter((pod) => outcomes.includes(pod.outcome)).length);
   const critical = new Set(relief.node.filter((_, row) => relief.severity[row] === "critical")).size;
   const items = [[relief.hot_nodes, "hot nodes"], [critical, "of them critical"],
     [plans === null ? UNKNOWN : plans.length, "plans in 2 hours"],

@@ -3,16 +3,10 @@
 Every client gets errors in these keys, because any request may come from a scheduler.
 """
 
-import gzip
-import hashlib
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 from aiohttp import web
-
-_COMPRESSION: Final = 1
-"""Of zlib: a document for one client is not worth more time of the event loop."""
 
 
 class ErrorReply(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
@@ -36,19 +30,6 @@ def json_response(
 def struct_response(body: msgspec.Struct, *, status: int = 200) -> web.Response:
     """Return a response with a struct as its body, encoded as JSON."""
     return json_response(msgspec.json.encode(body), status=status)
-
-
-def tagged_response(request: web.Request, body: bytes) -> web.Response:
-    """Return a response with a body that is encoded JSON, compressed if the client takes that; 304
-    if the client has it already."""
-    etag = hashlib.sha256(body).hexdigest()[:32]
-    # A weak tag, because it is that of both encodings.
-    headers = {"ETag": f'W/"{etag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    if any(tag.value in (etag, "*") for tag in request.if_none_match or ()):
-        return web.Response(status=304, headers=headers)
-    if takes_gzip(request):
-        headers["Content-Encoding"], body = "gzip", gzip.compress(body, _COMPRESSION, mtime=0)
-    return json_response(body, headers=headers)
 
 
 def error_response(

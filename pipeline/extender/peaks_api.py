@@ -9,19 +9,17 @@ from aiohttp import web
 
 from pipeline import API_VERSION
 from pipeline.clock import Clock
-from pipeline.extender.http_responses import error_response, tagged_response
+from pipeline.extender.http_responses import error_response
 from pipeline.extender.query_api import require_caught_up
-from pipeline.extender.routes import NODE, Parameter, Response, Route
+from pipeline.extender.routes import NODE, Response, Route
 from pipeline.extender.series_api import RANGE, RESOURCES, columns_of, range_of
+from pipeline.extender.tagged_documents import TAG, document_response
 from pipeline.processors.arrays import FloatArray
+from pipeline.processors.console.encoded_document import encode_document
 from pipeline.processors.console.peak_history import STEP_SECONDS, PeakHistory, PeakSteps
 from pipeline.table import FeedState
 from pipeline.times import format_time
 
-_TAG: Final = Parameter(
-    "If-None-Match", "the ETag of the document that the client has", {"type": "string"},
-    location="header",
-)  # fmt: skip
 _DECIMALS: Final = {"cpu_cores": 4, "memory_bytes": 0}
 
 
@@ -60,7 +58,7 @@ class NodePeaksHandler:
             Route(
                 "GET", "/v1/nodes/{node}/peaks", self.peaks,
                 "The peaks that each predictor predicted over a range, and usage.",
-                NodePeaks, parameters=(NODE, *RANGE, _TAG), errors=(400, 404, 503),
+                NodePeaks, parameters=(NODE, *RANGE, TAG), errors=(400, 404, 503),
                 others={304: Response("nothing has changed", headers=("ETag",))},
             )
         ]  # fmt: skip
@@ -75,7 +73,7 @@ class NodePeaksHandler:
             message = f"node {node[:253]!r} has no prediction in memory"
             return error_response(404, message, "GET /v1/nodes lists the known nodes")
         document = node_peaks(node, steps, first, last, columns)
-        return tagged_response(request, msgspec.json.encode(document))
+        return document_response(request, encode_document(document))
 
 
 def node_peaks(

@@ -20,6 +20,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.errors import NotReadyError
 from pipeline.extender import limits
+from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
 from pipeline.extender.console_api import ConsoleHandler
@@ -67,6 +68,7 @@ from pipeline.extender.stage_timing import StageTimer
 from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, page
+from pipeline.processors.console.node_actions import NodeActions
 from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
@@ -140,6 +142,7 @@ class Extender:
         left: LeftNodes | None = None,
         relief: ReliefReading | None = None,
         read_judged: ReadJudged | None = None,
+        actions: NodeActionsHandler | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -166,6 +169,7 @@ class Extender:
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._peaks = NodePeaksHandler(self._series.history.peaks, self._series.feed_state, clock)
+        self._actions = actions or NodeActionsHandler(NodeActions(), FeedState())
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
         self._has_warned = False
         self._answers = AnswerLog(self._mode, clock)
@@ -184,6 +188,7 @@ class Extender:
             *self._node_views.routes(),
             *self._series.routes(),
             *self._peaks.routes(),
+            *self._actions.routes(),
             *self._load_watcher.routes(),
             *self._console.routes(),
             *self._console_documents.routes(),

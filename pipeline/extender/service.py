@@ -14,6 +14,7 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
+from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.console_documents import ReadJudged, ReliefReading
 from pipeline.extender.decision_rules import rules_of
@@ -36,6 +37,7 @@ from pipeline.http_server.server_tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, declare_role, gauge
 from pipeline.open_files import raise_file_limit
+from pipeline.processors.console.node_actions import NodeActions
 from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
@@ -62,8 +64,9 @@ async def serve(
     views: Feed | None = None,
     history: Feed | None = None,
     pod_history: Feed | None = None,
-    departures: Feed | None = None,
+    actions: Feed | None = None,
     left: LeftNodes | None = None,
+    node_actions: NodeActions | None = None,
     publish: Publish | None = None,
     publish_wake_up: PublishWakeUp | None = None,
     plans: Feed | None = None,
@@ -79,9 +82,9 @@ async def serve(
 
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
-    `history` one of recent usage, `pod_history` one of pods, and `departures` feeds `left`, the
-    nodes that pods were moved off; `plans` feeds `relief`, which the console shows, and
-    `read_judged` reads accuracy for it. Requests of a scheduler do not wait for these.
+    `history` one of recent usage, `pod_history` one of pods, and `actions` feeds `node_actions`
+    and `left`, the nodes that pods were moved off; `plans` feeds `relief`, which the console shows,
+    and `read_judged` reads accuracy for it. Requests of a scheduler do not wait for these.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -97,6 +100,7 @@ async def serve(
     extender = Extender(
         feed.table, feed.state, settings, clock, rules, node_views, series, publish, left,
         relief, read_judged,
+        _actions_handler(actions, node_actions),
     )  # fmt: skip
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
@@ -112,7 +116,7 @@ async def serve(
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "extender")
     listener = Listener(runner.server, connections, tls, error_response)
-    sources = (feed, views, history, pod_history, departures, plans)
+    sources = (feed, views, history, pod_history, actions, plans)
     feeds = [source.run() for source in sources if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
@@ -163,6 +167,11 @@ def _series_handler(
     nodes = history.table.history, history.state
     of_pods = (None, None) if pods is None else (pods.table.pod_history, pods.state)
     return NodeSeriesHandler(*nodes, clock, *of_pods)
+
+
+def _actions_handler(feed: Feed | None, actions: NodeActions | None) -> NodeActionsHandler | None:
+    """The route over actions; None without a feed of them."""
+    return None if feed is None or actions is None else NodeActionsHandler(actions, feed.state)
 
 
 async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:

@@ -27,7 +27,7 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_TAG: Final = Parameter(
+TAG: Final = Parameter(
     "If-None-Match", "the ETag of the document that the client has", {"type": "string"},
     location="header",
 )  # fmt: skip
@@ -74,7 +74,7 @@ class KeptDocument:
 def document_route(path: str, handler: Handler, summary: str, document: type) -> Route:
     """The route of a document that `handler` answers by `document_response`."""
     return Route(
-        "GET", path, handler, summary, document, parameters=(_TAG,), errors=(503,),
+        "GET", path, handler, summary, document, parameters=(TAG,), errors=(503,),
         others={304: Response("nothing has changed", headers=("ETag",))},
     )  # fmt: skip
 

@@ -16,9 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipeline.clock import ManualClock
+from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
+from pipeline.processors.console.node_actions import NodeActions
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
@@ -34,6 +36,7 @@ from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
 from tests.extender.conftest import extender
 from tests.extender.console_samples import read_judged, relief
+from tests.processors.console.test_node_actions import action
 from tests.table.records import GIB, NOW, node_state
 from tests.topics.golden import NODE_VIEW
 
@@ -85,8 +88,13 @@ def simulated(nodes: int = NODES, **settings: Any) -> tuple[Extender, Table, Man
                 "maximum": Usage(cpu_cores=3.9),
             }
             history.put(HOSTILE, NOW - 30.0 * (240 - window), usage, peaks=peaks)
+    actions = NodeActions()
+    for done in ({"actuator": "evictor", "action": "evict", "outcome": "refused", "error": HOSTILE},
+                 {"before": {HOSTILE: "max"}, "after": {HOSTILE: "200000 100000"}}):  # fmt: skip
+        actions.take(b"node-00001", action("node-00001", **done), NOW - 60, NOW)
     of = extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
+        actions=NodeActionsHandler(actions, state),
         series=NodeSeriesHandler(history, state, clock), settings=ExtenderSettings(**settings),
         relief=relief(), read_judged=read_judged,
     )  # fmt: skip

@@ -116,3 +116,30 @@ async def test_what_is_not_answered_is_said_and_the_rest_is_shown(chromium: Chro
         await page.evaluate(ASK_NOW)
         await page.becomes(f"{TEXT}.includes('No usage is shown: the answer has status 502')")
         assert any(await drawn(page, "peak-0"))
+
+
+async def test_what_actuators_did_is_listed_as_text(
+    chromium: ChromiumFiles, packages: Path
+) -> None:
+    of, _, _ = simulated(300)
+    proxy = Proxy()
+    async with opened(chromium, of, "#node=node-00001", proxy, width=390) as (page, _):
+        await page.becomes(f"{TEXT}.includes('What was done')")
+        rows = await page.evaluate(
+            "[...document.querySelectorAll('tr')].map(row => "
+            "[...row.children].map(cell => cell.textContent))"
+        )
+        shown = HOSTILE.replace("\u202e", "\\u202e")
+        time = "2023-11-14T22:12:20Z"
+        assert [row for row in rows if row[0] == time] == [
+            [time, "evictor", "evict", "refused", "", f"usage of Prod is high; {shown}"],
+            [time, "node-actuator", "cpu suppress", "done", f"{shown}: max → 200000 100000",
+             "usage of Prod is high"],
+        ]  # fmt: skip
+        assert await page.evaluate("window.ran") is None
+        assert await violations(page, packages) == []
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert [each for each in page.problems if "exceptionDetails" in each] == []
+        proxy.answer, proxy.part = lambda: web.Response(status=502), "/actions"
+        await page.evaluate(ASK_NOW)
+        await page.becomes(f"{TEXT}.includes('Not known: the answer has status 502')")

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
+from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
+from pipeline.processors.console.node_actions import NodeActions
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.pod_history import PodHistory
@@ -25,6 +27,7 @@ from tests.extender.conftest import Client, Start, extender, served
 from tests.extender.console_samples import read_judged, relief
 from tests.extender.json_schema import wrong
 from tests.extender.test_fuzz import quick
+from tests.processors.console.test_node_actions import action
 from tests.processors.joined import NODE_ROW, joined, known_pod, pod_row, view_of
 from tests.table.records import NOW, node_state, table_of
 from tests.topics.golden import NODE_STATE, NODE_VIEW
@@ -39,10 +42,13 @@ def two_nodes() -> Extender:
     pods.put(joined(NODE_ROW, pod_row("u1", cpu_cores_avg=1.0), view=view))
     views.put("node-1", 1, encode_json(NODE_VIEW))
     history.put("node-1", NOW, NODE_STATE.usage)
+    actions = NodeActions()
+    actions.take(b"node-1", action("node-1"), NOW, NOW)
     return extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock, pods, state),
         relief=relief(), read_judged=read_judged,
+        actions=NodeActionsHandler(actions, state),
     )  # fmt: skip
 
 

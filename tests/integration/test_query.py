@@ -25,10 +25,11 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import Owner, PodRecord, pod_key
-from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
+from pipeline.topics.registry import ACTIONS, NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.integration.test_extender import Cluster, cluster, fresh
 from tests.processes import springtide, until
+from tests.processors.console.test_node_actions import action
 from tests.table.records import node_state
 
 __all__ = ["cluster"]
@@ -216,6 +217,28 @@ async def test_fifteen_minutes_are_served_before_and_after_a_restart(cluster: Cl
                 async with session.get("/v1/nodes/a/series") as response:
                     found = await response.json()
         assert found["usage"]["cpu_cores"] == [*cores, 9.0]
+
+
+async def test_what_a_node_actuator_did_is_served(cluster: Cluster) -> None:
+    await cluster.create(NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS, ACTIONS)
+    before = action("a", before={"besteffort cpu.max": "max"}, after={"besteffort cpu.max": "9"})
+    await cluster.send(ACTIONS, ("a", action("a", actuator="cluster")), ("a", before))
+
+    async def actions(session: aiohttp.ClientSession, least: int) -> list[Any]:
+        async with asyncio.timeout(60):
+            while True:
+                async with session.get("/v1/nodes/a/actions") as response:
+                    items = (await response.json()).get("items", [])
+                if len(items) >= least:
+                    return list(items)
+                await asyncio.sleep(0.1)
+
+    async with extender(cluster) as base, aiohttp.ClientSession(base) as session:
+        (first,) = await actions(session, 1)
+        assert first["changes"] == [{"name": "besteffort cpu.max", "before": "max", "after": "9"}]
+        # A record that is invalid keeps nothing else out.
+        await cluster.send(ACTIONS, ("b", action("a")), ("a", action("a", why="it is over")))
+        assert [of["why"] for of in await actions(session, 2)] == ["it is over", first["why"]]
 
 
 async def test_only_the_requested_part_of_the_past_is_read(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 // The page of a node: figures, usage against predicted peaks, pods by class, terms and alerts.
 
+import { actionParts } from "./node_actions.js";
 import { age, cores, element, gibibytes, percent, renew, table, UNKNOWN } from "./page_parts.js";
 import { PeakCharts, exceeded, predictors } from "./peak_charts.js";
 import { Refused, now } from "./queries.js";
@@ -43,14 +44,15 @@ export class NodePage {
 
   async load(ask) {
     const path = `v1/nodes/${encodeURIComponent(this.node)}`;
-    const [state, series, peaks, view] = await Promise.all([
+    const [state, series, peaks, view, actions] = await Promise.all([
       ask(path), ask(`${path}/series?last=${this.span}`).catch(problemOf),
       ask(`${path}/peaks?last=${this.span}`).catch(problemOf), ask(`${path}/view`).catch(problemOf),
+      ask(`${path}/actions`).catch(problemOf),
     ]);
-    return { state, series, peaks, view };
+    return { state, series, peaks, view, actions };
   }
 
-  draw({ state, series, peaks, view }) {
+  draw({ state, series, peaks, view, actions }) {
     Object.assign(this, { state, series, peaks, view });
     this.charts.root.hidden = state === null;
     if (state === null) {
@@ -65,6 +67,7 @@ export class NodePage {
     renew(this.details,
       element("h2", {}, "Alerts"), alerts(state),
       element("h2", {}, "Predicted peaks"), peakTable(state, peaks),
+      element("h2", {}, "What was done"), ...actionParts(actions),
       element("h2", {}, "Pods by class"), ...pods(state, view),
       element("h2", {}, "Terms of Mid and Batch"), ...terms(view));
   }

@@ -143,3 +143,29 @@ async def test_what_actuators_did_is_listed_as_text(
         proxy.answer, proxy.part = lambda: web.Response(status=502), "/actions"
         await page.evaluate(ASK_NOW)
         await page.becomes(f"{TEXT}.includes('Not known: the answer has status 502')")
+
+
+async def test_moves_off_a_node_lead_to_where_they_go_and_back(chromium: ChromiumFiles) -> None:
+    of, _, _ = simulated(300)
+    proxy = Proxy()
+    moves = "[...document.querySelectorAll('tr')].map(row => [...row.children]" + (
+        ".map(cell => cell.textContent)).filter(cells => cells[1].startsWith('jobs/'))"
+    )
+    async with opened(chromium, of, "#node=node-00099", proxy) as (page, _):
+        await page.becomes(f"{TEXT}.includes('in plans of the last 2 hours')")
+        planned, why = "2023-11-14T22:03:20Z", "cpu 92.0% is above 80.0%"
+        budget = f"{why}; a PodDisruptionBudget allows no eviction"
+        places = ["batch", "this node", "node-00001"]
+        assert await page.evaluate(moves) == [
+            [planned, "jobs/crunch-0", *places, "evicted", why],
+            [planned, "jobs/crunch-1", *places, "refused", budget],
+            [planned, "jobs/crunch-2", *places, "no action known", why],
+        ]
+        await page.click("td a[href*='node-00001']")
+        await page.becomes("document.title.startsWith('node-00001')")
+        await page.becomes(f"{TEXT}.includes('in plans of the last 2 hours')")
+        places = ["batch", "node-00099", "this node"]
+        assert (await page.evaluate(moves))[0][2:5] == places
+        proxy.answer, proxy.part = lambda: web.Response(status=502), "/relief"
+        await page.evaluate(ASK_NOW)
+        await page.becomes(f"{TEXT}.includes('Not known: the answer has status 502')")

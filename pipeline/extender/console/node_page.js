@@ -1,6 +1,6 @@
 // The page of a node: figures, usage against predicted peaks, pods by class, terms and alerts.
 
-import { actionParts } from "./node_actions.js";
+import { actionParts, moveParts } from "./node_actions.js";
 import { age, cores, element, gibibytes, percent, renew, table, UNKNOWN } from "./page_parts.js";
 import { PeakCharts, exceeded, predictors } from "./peak_charts.js";
 import { Refused, now } from "./queries.js";
@@ -11,6 +11,7 @@ const MEBIBYTE = 2 ** 20;
 export class NodePage {
   constructor(node, navigate, address) {
     this.node = node;
+    this.address = address;
     this.state = null;
     this.hidden = new Set();
     this.charts = new PeakCharts((name) => {
@@ -44,15 +45,15 @@ export class NodePage {
 
   async load(ask) {
     const path = `v1/nodes/${encodeURIComponent(this.node)}`;
-    const [state, series, peaks, view, actions] = await Promise.all([
+    const [state, series, peaks, view, actions, relief] = await Promise.all([
       ask(path), ask(`${path}/series?last=${this.span}`).catch(problemOf),
       ask(`${path}/peaks?last=${this.span}`).catch(problemOf), ask(`${path}/view`).catch(problemOf),
-      ask(`${path}/actions`).catch(problemOf),
+      ask(`${path}/actions`).catch(problemOf), ask("v1/relief").catch(problemOf),
     ]);
-    return { state, series, peaks, view, actions };
+    return { state, series, peaks, view, actions, relief };
   }
 
-  draw({ state, series, peaks, view, actions }) {
+  draw({ state, series, peaks, view, actions, relief }) {
     Object.assign(this, { state, series, peaks, view });
     this.charts.root.hidden = state === null;
     if (state === null) {
@@ -67,6 +68,7 @@ export class NodePage {
     renew(this.details,
       element("h2", {}, "Alerts"), alerts(state),
       element("h2", {}, "Predicted peaks"), peakTable(state, peaks),
+      element("h2", {}, "Moves"), ...moveParts(relief, this.node, this.address),
       element("h2", {}, "What was done"), ...actionParts(actions),
       element("h2", {}, "Pods by class"), ...pods(state, view),
       element("h2", {}, "Terms of Mid and Batch"), ...terms(view));

@@ -15,7 +15,7 @@ const RULES = {
   workload_cpu_level: "CPU of the workload changed its level",
   workload_memory_level: "memory of the workload changed its level",
 };
-const OUTCOMES = {
+export const OUTCOMES = {
   intended: "is being evicted", done: "evicted", failed: "failed", refused: "refused",
   marked: "another agent was asked", observed: "would be evicted (mode observe)",
   recommended: "recommended",
@@ -125,6 +125,6 @@ function percent(value) {
 }
 
 // Sentences, which may take several lines.
-function text(sentence) {
+export function text(sentence) {
   return element("span", { className: "sentence" }, sentence);
 }

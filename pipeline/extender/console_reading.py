@@ -1,7 +1,7 @@
 """Read what the console shows besides the table: plans with their outcomes, and judged peaks."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
@@ -27,9 +27,6 @@ from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, excess
 from pipeline.topics.pool_outcomes import OUTCOMES, PoolOutcomesRecord
 from pipeline.topics.registry import ACCURACY, ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Topic
-
-_RISK_SECONDS: Final = 3600.0
-"""The planner states the risks of pools every ten minutes."""
 
 
 def relief_feed(client: Mapping[str, Any], prefix: str, clock: Clock) -> tuple[Feed, ReliefReading]:
@@ -76,7 +73,7 @@ async def _read_judged(kafka: KafkaSettings, since: float, now: float) -> Judged
     accuracy, fleet = (topic.full_name(kafka.topic_prefix) for topic in (ACCURACY, FLEET))
     partitions = await existing_partitions(client, (accuracy, fleet), optional=(fleet,))
     totals, deciding, risks = AccuracyTotals(), dict[str, tuple[str, str]](), dict[str, float]()
-    starts_ms = {accuracy: round(1000 * since), fleet: round(1000 * (now - _RISK_SECONDS))}
+    starts_ms = {accuracy: round(1000 * since), fleet: round(1000 * (now - limits.RISK_SECONDS))}
     async with open_follower(client, partitions) as follower:
         await follower.begin(starts_ms)
         async for records in follower.read_to_end():

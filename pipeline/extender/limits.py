@@ -112,6 +112,8 @@ ACCURACY_LONGEST_SECONDS: Final = 7 * 86_400.0
 """The span of `springtide accuracy`."""
 ACCURACY_SHORTEST_SECONDS: Final = 86_400.0
 """The span that is read of any number of nodes."""
+RISK_SECONDS: Final = 3600.0
+"""How far back the risks of pools are read, which the planner states every ten minutes."""
 ACCURACY_SECONDS: Final = 600.0
 """Between two readings while somebody asks for them: peaks are judged once an hour."""
 ACCURACY_READ_SECONDS: Final = 300.0

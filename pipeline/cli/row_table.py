@@ -96,7 +96,7 @@ class RowTable(ScrollView, can_focus=True):
             self._cursor = next(places, self._cursor)
         self._rows, self._line, self._key = rows, line, key or id_of
         self._version += 1
-        self.virtual_size = Size(self.size.width, len(rows) + self._head)
+        self.virtual_size = Size(self.scrollable_size.width, len(rows) + self._head)
         self._go(self._cursor if self._is_pinned else 0, is_pinned=self._is_pinned)
 
     @property
@@ -139,7 +139,7 @@ class RowTable(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """The header, or a row."""
-        width, first = self.size.width, round(self.scroll_y)
+        width, first = self.scrollable_size.width, round(self.scroll_y)
         layout = self._layout_from(first, width)
         if y < self._head:
             return self._strip([(heading.text, "") for heading in self._headings], layout, _HEADER)
@@ -183,7 +183,7 @@ class RowTable(ScrollView, can_focus=True):
                 Segment(_fitted(text, width, is_left_aligned), Style.parse(style) + base)
             )
             segments.append(Segment(" " * GAP, base))
-        return Strip(segments).adjust_cell_length(self.size.width, base)
+        return Strip(segments).adjust_cell_length(self.scrollable_size.width, base)
 
 
 def id_of(row: Any) -> object:

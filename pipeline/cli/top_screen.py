@@ -41,17 +41,20 @@ class TopApp(App[Exception]):
     error that ended the source."""
 
     ENABLE_COMMAND_PALETTE = False
+    # Rows come first: on a small terminal other lines are cut.
     CSS = """
-    Static { height: auto; }
-    RowTable { height: 1fr; }
+    Screen { overflow: hidden; }
+    Static { height: 1; }
+    RowTable { height: 1fr; overflow-x: hidden; }
     #keys { text-style: dim; }
-    #problem { text-style: reverse; display: none; }
+    #problem { height: auto; max-height: 40%; text-style: reverse; display: none; }
     #filter { display: none; height: 1; border: none; padding: 0; }
     #terms { border-top: solid; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit"),
         Binding("ctrl+c", "quit", priority=True),
+        Binding("ctrl+z", "suspend_process", priority=True),
         Binding("question_mark", "help"),
         Binding("slash", "filter"),
         Binding("escape", "clear"),
@@ -195,7 +198,7 @@ class NodeScreen(Screen[None]):
         yield Static(id="problem", markup=False)
         yield RowTable([Heading(text, text in LEFT_ALIGNED) for text in POD_HEADERS], id="pods")
         yield RowTable(id="terms")
-        yield Static("Tab other part   Escape back   ? help   q quit", id="keys", markup=False)
+        yield Static("Escape back   Tab other part   ? help   q quit", id="keys", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#status", Static).update(f"node {printable(self._node)}: reading ...")
@@ -245,8 +248,8 @@ class HelpScreen(Screen[None]):
 
 
 _KEYS: Final = "   ".join(
-    [*(f"{sort.key} {name}" for name, sort in SORT_KEYS.items()), "/ filter", "Enter node",
-     "? help", "q quit"]
+    ["q quit", "? help", "/ filter", "Enter node",
+     *(f"{sort.key} {name}" for name, sort in SORT_KEYS.items())]
 )  # fmt: skip
 
 
@@ -258,6 +261,7 @@ def _help() -> list[str]:
         ("Escape", "back"),
         ("arrows, PgUp, PgDn, Home, End", "move"),
         ("q, Ctrl-C", "quit"),
+        ("Ctrl-Z", "suspend; `fg` continues"),
     ]
     signs = [
         ("!", "yellow: from 65% of allocatable, or too old"),

@@ -249,6 +249,36 @@ async def test_narrow_terminals_drop_columns_and_resizing_brings_them_back(width
         assert len(screen.lines()) == 3
 
 
+async def test_all_rows_and_columns_are_reachable_beside_the_scroll_bar() -> None:
+    for size in ((80, 24), (118, 24)):
+        async with shown(large_table(60), size=size, sort="name") as screen:
+            await screen.press("n", "n")  # the table is shown again, beside its scroll bar
+            table = screen.app.query_one("#nodes", RowTable)
+            assert not table.show_horizontal_scrollbar
+            assert table.scrollable_size.height == table.size.height
+            await screen.press("end")
+            assert screen.lines()[-2].split()[0] == "node-00059"
+    flagged = table_of(*(node_state(f"n{number:02}") for number in range(60)))
+    async with shown(flagged, size=(80, 24)) as screen:
+        await screen.press("n", "n")
+        row = next(line for line in screen.lines() if line.startswith("n00"))
+        assert row.rstrip("▁▂▃▄▅▆▇█ ").endswith("no-node")
+
+
+async def test_smallest_terminals_show_nodes_first() -> None:
+    async with shown(large_table(60), size=(20, 5)) as screen:
+        lines = screen.lines()
+        assert [line.split()[0] for line in lines[:2]] == ["60", "NODE"]
+        assert all(line.startswith("node-") for line in lines[2:4])
+        table = screen.app.query_one("#nodes", RowTable)
+        screen.reading = TableReading(large_table(60), problem="away " * 50)
+        await until(lambda: "away" in screen.text("#problem"))
+        await screen.pilot.pause()
+        assert table.size.height >= 1
+    async with shown(large_table(60), size=(1, 1)) as screen:
+        await screen.press("enter", "question_mark", "q")
+
+
 def large_table(nodes: int) -> Table:
     return table_of(*(
         node_state(f"node-{number:05}", cpu=(number * 37 % 4000) / 1000, memory=4 * GIB,

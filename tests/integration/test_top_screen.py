@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 
@@ -14,7 +15,7 @@ from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord, ViewPod
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PREDICTIONS, RESOURCES
 from tests.integration.test_extender import PARTITIONS, Cluster, cluster, fresh
-from tests.processes import springtide
+from tests.processes import eventually, springtide
 from tests.pseudo_terminal import on_terminal
 from tests.topics.golden import PREDICTION
 
@@ -24,6 +25,11 @@ COLOURS = re.compile(rb"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|9[0-7]|38;[0-9;]+)m")
 
 def top(cluster: Cluster, *arguments: str) -> list[str]:
     return springtide("top", "--partitions", str(PARTITIONS), *cluster.flags, *arguments)
+
+
+def state(pid: int) -> str:
+    """The state of a process as /proc has it: T while it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def publish(cluster: Cluster) -> None:
@@ -80,6 +86,11 @@ def test_signals_and_a_closed_window_end_the_view_and_no_color_has_none(cluster:
         once = stack.enter_context(on_terminal(top(cluster, "--once")))
         for terminal in (plain, coloured, closed):
             assert terminal.shows("!!98%"), terminal.text()
+        before = plain.press("\x1a")
+        assert eventually(lambda: state(plain.process.pid) == "T")
+        assert b"\x1b[?1049l" in plain.written[before:]
+        plain.process.send_signal(signal.SIGCONT)
+        assert plain.shows("!!98%", since=before)
         plain.process.send_signal(signal.SIGINT)
         coloured.process.send_signal(signal.SIGTERM)
         closed.close_terminal()

@@ -13,7 +13,7 @@ import msgspec
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
-from pipeline.cli.options import output_formats, settings_options
+from pipeline.cli.options import output_formats, settings_options, silence_logs
 from pipeline.cli.past_time_option import PastTime
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import folder_input, progress_report
@@ -233,6 +233,7 @@ def _prometheus_usage(
 
 
 def _watched_usage(settings: Settings, seconds: int, pool_labels: Sequence[str]) -> ClusterUsage:
+    silence_logs(settings)  # notes and errors have the failures
     watching = progress_report("watching metrics-server")
     clock = SystemClock()
     watched = asyncio.run(watch_cluster(settings.kubernetes, clock, seconds, watching))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from pipeline.settings import KubernetesSettings
 from pipeline.sources.limits import OLDEST_READING_SECONDS, READING_SECONDS
 from pipeline.sources.provider.metrics_server_source import MetricsServerSession
 
+_KINDS: Final = ("nodes", "pods")
 _T = TypeVar("_T")
 
 
@@ -31,6 +32,8 @@ async def watch_cluster(
     that refuses the lists of nodes and pods.
     """
     async with open_api(settings, clock, name="springtide-report") as api:
+        for kind in _KINDS:  # a refusal shows before the watch
+            await api.request("GET", f"/api/v1/{kind}", params={"limit": "1"})
         session = MetricsServerSession(api)
         began = clock.monotonic()
         await session.poll()

@@ -29,6 +29,12 @@ MOST_SECONDS: Final = 600
 
 _COLUMNS: Final = (("cpu_cores", 1000.0), ("memory_bytes", 1.0))
 _RUNNING: Final = ("Pending", "Running")
+_REASONS: Final = {
+    "stale": "nodes and pods without a reading of the last five minutes",
+    "ahead": "nodes and pods whose readings are of a later time: check the clock of metrics-server",
+    "unreadable": "readings that cannot be read",
+}
+"""What the reasons of `FetchedUsage.left_out` mean here."""
 
 
 class WatchedCluster(NamedTuple):
@@ -48,19 +54,22 @@ def watched_usage(
 ) -> ClusterUsage:
     """The usage of the cluster in one hour. Raises `InvalidRecordError` if no pod has known usage.
 
-    Pods that are not placed yet are left out.
+    Pods that are not placed yet are left out. Of objects with one name the last counts.
     """
-    nodes = sorted(watched.nodes, key=lambda node: node.node)
+    by_name = {node.node: node for node in watched.nodes}
+    nodes = [by_name[name] for name in sorted(by_name)]
     number = {node.node: i for i, node in enumerate(nodes)}
-    pods = sorted(
-        (pod for pod in watched.pods if pod.node in number and pod.phase in _RUNNING),
-        key=lambda pod: (pod.node, pod.namespace, pod.name),
-    )
+    running = {
+        (pod.node, pod.namespace, pod.name): pod
+        for pod in watched.pods
+        if pod.node in number and pod.phase in _RUNNING
+    }
+    pods = [running[name] for name in sorted(running)]
     of_pods = [watched.usage.pods.get(PodName(pod.namespace, pod.name), {}) for pod in pods]
     highest, mean = _amounts(of_pods, "max", "avg"), _amounts(of_pods, "avg")
     if np.isnan(highest).all():
         raise InvalidRecordError(
-            "metrics-server reports usage of no pod that runs",
+            "; ".join(["metrics-server reports usage of no pod that runs", *_left_out(watched)]),
             hint="check that `kubectl top pods --all-namespaces` works",
         )
     node_usage = _amounts([watched.usage.nodes.get(node.node, {}) for node in nodes], "avg")
@@ -110,13 +119,18 @@ def _pool(node: NodeRecord, pool_labels: Sequence[str]) -> str:
 
 
 def _notes(watched: WatchedCluster) -> list[str]:
-    notes = [
+    return [
         f"usage was watched for {duration_text(Decimal(watched.seconds))}: what pods use at other "
-        "times is unknown, so peaks follow from what pods of other clusters did"
+        "times is unknown, so peaks follow from what pods of other clusters did",
+        *_left_out(watched),
     ]
-    notes += [f"metrics-server: {why}" for why in watched.usage.failed.values()]
+
+
+def _left_out(watched: WatchedCluster) -> list[str]:
+    """What was not read, and why."""
+    notes = [f"metrics-server: {why}" for why in watched.usage.failed.values()]
     left_out = watched.usage.left_out + watched.refused
-    notes += [f"left out: {count:,} {what}" for what, count in left_out.items()]
+    notes += [f"left out: {count:,} {_REASONS.get(why, why)}" for why, count in left_out.items()]
     if bad := watched.usage.bad_values.total():
         notes.append(f"left out: {bad:,} values that are negative, not finite, or too large")
     return notes

@@ -88,6 +88,21 @@ def test_without_usage_of_any_pod_there_is_no_report() -> None:
         watched([pod("a")], {"another": usage(1.0, GIB)})
 
 
+def test_without_usage_the_error_says_what_was_refused_and_what_was_stale() -> None:
+    failed, left_out = {"pods": "GET pods: 403 forbidden"}, Counter(ahead=7)
+    with pytest.raises(InvalidRecordError) as raised:
+        watched([pod("a")], {}, failed=failed, left_out=left_out)
+    assert "GET pods: 403 forbidden" in raised.value.message
+    assert "7 nodes and pods whose readings are of a later time" in raised.value.message
+
+
+def test_objects_that_are_listed_twice_count_once() -> None:
+    readings = FetchedUsage(pods={PodName("shop", "a"): usage(0.2, GIB)})
+    twice = WatchedCluster(END, 90, readings, [*NODES, *NODES], [pod("a")] * 2, Counter())
+    report = cluster_report(watched_usage(twice))
+    assert [report.cluster.nodes.tolist(), report.cluster.pods.tolist()] == [[2], [1]]
+
+
 def test_the_report_says_how_long_it_watched_and_what_it_left_out() -> None:
     found = watched(
         [pod("a"), pod("b")], {"a": usage(0.2, GIB / 4)},
@@ -100,7 +115,7 @@ def test_the_report_says_how_long_it_watched_and_what_it_left_out() -> None:
     assert "note: usage was watched for 1m30s" in notes[0]
     for note in (
         "metrics-server: the server refuses",
-        "left out: 2 stale",
+        "left out: 2 nodes and pods without a reading of the last five minutes",
         "left out: 1 pods that are bad",
         "left out: 1 values that are negative, not finite, or too large",
         "1 running pods have no known cpu usage",

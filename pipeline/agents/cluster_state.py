@@ -118,8 +118,9 @@ class ClusterState:
         cgroup_uid = sys.intern(pod.cgroup_uid)
         self._pods.setdefault(node, {})[cgroup_uid] = row
         self.deleted_pods.forget(node, cgroup_uid)
-        if row.oom_killed_ms is not None and node and node not in self.deleted_nodes:
-            self.oom_kills.observe(node, cgroup_uid, row, record.appended_ms)
+        if pod.oom_killed_at and node and node not in self.deleted_nodes:
+            killed_at, request = pod.oom_killed_at.values(), row.request_memory_bytes
+            self.oom_kills.observe(node, cgroup_uid, killed_at, request, record.appended_ms)
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
         """Remove a pod; return the UID in its cgroup's name and its facts, None if unknown."""

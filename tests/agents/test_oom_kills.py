@@ -80,7 +80,8 @@ async def test_a_record_that_repeats_a_kill_changes_nothing_and_a_later_kill_rep
 async def test_the_last_kill_of_several_containers_counts() -> None:
     join = Join()
     times = {name: format_time(KILLED_MS / 1000 - age) for name, age in (("a", 9), ("b", 0))}
-    join.killed("web", oom_killed_at=times | {"c": "yesterday"})
+    times |= {"c": "yesterday", "d": "0001-01-01T00:00:00Z", "e": "2099-01-01T00:00:00Z"}
+    join.killed("web", oom_killed_at=times)
     assert await join.minutes(1, 2) == [[KILL]]
 
 

@@ -5,9 +5,10 @@ known, so that models are a function of windows alone. A kill is in all windows 
 because models do not apply every window: a second source may send half of them. They count it once.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from pipeline.processors.join.pod_facts import PodRow
+from pipeline.times import time_or_none
 from pipeline.topics.resource_amounts import LARGEST_AMOUNT
 from pipeline.topics.windows import MOST_OOM_KILLS, OomKill
 
@@ -38,18 +39,29 @@ class JoinedOomKills:
     def __len__(self) -> int:
         return sum(map(len, self._nodes.values()))
 
-    def observe(self, node: str, cgroup_uid: str, row: PodRow, appended_ms: int) -> None:
-        """Note the kill in the facts of a pod, whose record was appended at `appended_ms`.
+    def observe(
+        self,
+        node: str,
+        cgroup_uid: str,
+        killed_at: Iterable[str],
+        request_bytes: float | None,
+        appended_ms: int,
+    ) -> None:
+        """Note the last of the kills of a pod's containers, in a record appended at `appended_ms`.
 
         A kill that is known already or older, or in the future, changes nothing.
         """
-        killed_ms = row.oom_killed_ms
-        if killed_ms is None or not 0 <= killed_ms <= appended_ms + FUTURE_MS:
+        latest_ms = appended_ms + FUTURE_MS
+        seconds = filter(None, map(time_or_none, killed_at))
+        # A container that was killed while the node's clock was wrong must not hide another one.
+        times = (ms for each in seconds if 0 <= (ms := round(1000 * each)) <= latest_ms)
+        killed_ms = max(times, default=None)
+        if killed_ms is None:
             return
         kills = self._nodes.setdefault(node, {})
         known = kills.get(cgroup_uid)
         if known is None or known.killed_ms < killed_ms:
-            request = min(max(row.request_memory_bytes or 0.0, 0.0), float(LARGEST_AMOUNT))
+            request = min(max(request_bytes or 0.0, 0.0), float(LARGEST_AMOUNT))
             kills.pop(cgroup_uid, None)
             kills[cgroup_uid] = _KnownKill(killed_ms, request)
             if len(kills) > MOST_PODS:

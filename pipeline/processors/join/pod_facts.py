@@ -4,7 +4,6 @@ A worker holds up to a million: texts that repeat are interned, and only the `vi
 """
 
 import sys
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ class PodRow(NamedTuple):
     """The facts of a pod by column.
 
     `owner_kind` and `owner_name` are of the workload: a Deployment, not its ReplicaSet. `uid` tells
-    the pod from another one with the same cgroup. `oom_killed_ms` is when one of its containers was
-    last OOM-killed. `view` is its part of the node's view, as JSON.
+    the pod from another one with the same cgroup. `view` is its part of the node's view, as JSON.
     """
 
     pod_class: int | None = None
@@ -37,7 +35,6 @@ class PodRow(NamedTuple):
     limit_memory_bytes: float | None = None
     created_seconds: float | None = None
     deleting: bool | None = None
-    oom_killed_ms: int | None = None
     uid: str | None = None
     view: bytes | None = None
 
@@ -60,7 +57,6 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         limit_memory_bytes=_number(pod.limits.memory_bytes),
         created_seconds=time_or_none(pod.created_at),
         deleting=pod.deleted_at is not None,
-        oom_killed_ms=_newest_ms(pod.oom_killed_at.values()) if pod.oom_killed_at else None,
         uid=sys.intern(pod.uid),
         view=pod_view(pod),
     )
@@ -69,11 +65,6 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
 def deleted_row(row: PodRow) -> PodRow:
     """The facts of this pod once it is deleted: its requests count no longer."""
     return row._replace(phase=GONE, deleting=True, view=None)
-
-
-def _newest_ms(times: Iterable[str]) -> int | None:
-    known = [seconds for seconds in map(time_or_none, times) if seconds is not None]
-    return round(1000 * max(known)) if known else None
 
 
 @lru_cache(maxsize=4096)  # many pods have the same requests

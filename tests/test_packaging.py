@@ -48,8 +48,8 @@ def test_locks_contain_every_dependency_with_hashes(project: Path) -> None:
     base = wanted(metadata["dependencies"])
     local = [*extras["local"], *extras["control-plane"]]
     for name, required in {
-        "dev": base | wanted([*extras["pipeline"], *local, *extras["dev"]]),
-        "pipeline": base | wanted(extras["pipeline"]),
+        "dev": base | wanted([*extras["pipeline"], *extras["tracing"], *local, *extras["dev"]]),
+        "pipeline": base | wanted([*extras["pipeline"], *extras["tracing"]]),
         "exporter": base,
     }.items():
         lock = project / f"requirements-{name}.lock"

@@ -17,7 +17,6 @@ from tests.otlp_collector import Collector, otlp_collector
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    settings = TracingSettings(sample_ratio=1.0)
     with otlp_collector() as collector:
         settings = TracingSettings(endpoint=collector.url, sample_ratio=1.0)
         with tracing.exporting("worker", settings):

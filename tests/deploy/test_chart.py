@@ -250,6 +250,20 @@ def test_names_of_secrets_and_volumes_may_look_like_numbers() -> None:
     assert pods["extender"]["priorityClassName"] == "123"
 
 
+def test_roles_with_traces_get_the_collector_and_its_secret_variables(tmp_path: Path) -> None:
+    url = "http://collector:4318"
+    objects = rendered(f"settings.tracing.endpoint={url}", "tracing.secret=otel", *EVERYTHING)
+    traced = set()
+    for role, pod in pods_of(objects).items():
+        (container,) = pod["containers"]
+        if container.get("envFrom") == [{"secretRef": {"name": "otel"}}]:
+            traced.add(role)
+            assert settings_of(objects, role, tmp_path).tracing.endpoint == url
+    assert traced == {"worker", "actuator", "planner", "evictor"}
+    for pod in pods_of(rendered()).values():
+        assert "envFrom" not in pod["containers"][0]
+
+
 def test_a_setting_restarts_only_the_roles_that_read_it(default: list[Any]) -> None:
     def checksums(objects: list[Any]) -> dict[str, str]:
         return {

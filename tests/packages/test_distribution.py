@@ -102,6 +102,20 @@ def test_a_wheel_without_extras_is_an_exporter(installed: Path) -> None:
     assert "No module named 'numpy'" in heavy.stderr
 
 
+def test_a_process_without_opentelemetry_names_the_extra_tracing(installed: Path) -> None:
+    program = """
+from pipeline import tracing
+from pipeline.settings import TracingSettings
+with tracing.exporting("worker", TracingSettings()):
+    print("off")
+with tracing.exporting("worker", TracingSettings(endpoint="http://127.0.0.1:1")):
+    pass
+"""
+    shown = run(installed / "python", "-c", program)
+    assert shown.stdout == "off\n"
+    assert "MissingExtraError: OpenTelemetry is not installed" in shown.stderr
+
+
 @pytest.mark.parametrize("role", _ROLES_WITH_EXTRAS)
 def test_other_roles_name_the_extra_that_they_need(installed: Path, role: str) -> None:
     extra = COMMANDS[role].extra

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from textwrap import wrap
 from typing import Any, ClassVar, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -19,6 +20,7 @@ _HEADER: Final = Style(bold=True)
 _CURSOR: Final = Style(reverse=True)
 _DIM: Final = Style(dim=True)
 _NARROWEST_NAME: Final = 20
+_NARROWEST_TEXT: Final = 20
 
 
 class Heading(NamedTuple):
@@ -71,6 +73,7 @@ class RowTable(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._headings = headings
         self._rows: Sequence[Any] = ()
+        self._texts: Sequence[str] = ()
         self._line: Callable[[Any], Line] = Line
         self._key: Callable[[Any], object] = id_of
         self._cursor = 0
@@ -98,6 +101,14 @@ class RowTable(ScrollView, can_focus=True):
         self._version += 1
         self.virtual_size = Size(self.scrollable_size.width, len(rows) + self._head)
         self._go(self._cursor if self._is_pinned else 0, is_pinned=self._is_pinned)
+
+    def show_texts(self, texts: Sequence[str]) -> None:
+        """Show these lines in place of the present ones, in a table without headings. Long lines
+        are wrapped, and continue further to the right than they begin."""
+        self._texts = texts
+        width = max(self.scrollable_size.width, _NARROWEST_TEXT)
+        parts = [part for text in texts for part in _wrapped(text, width)]
+        self.show(parts, lambda text: Line([(text, "")]))
 
     @property
     def _head(self) -> int:
@@ -135,6 +146,8 @@ class RowTable(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         self._widths = []
+        if self._texts:
+            self.show_texts(self._texts)
         self._go(self._cursor, is_pinned=self._is_pinned)
 
     def render_line(self, y: int) -> Strip:
@@ -189,6 +202,11 @@ class RowTable(ScrollView, can_focus=True):
 def id_of(row: Any) -> object:
     """The identity of a row without a name."""
     return id(row)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _fitted(text: str, width: int, is_left_aligned: bool) -> str:

@@ -50,6 +50,7 @@ class TopApp(App[Exception]):
     #problem { height: auto; max-height: 40%; text-style: reverse; display: none; }
     #filter { display: none; height: 1; border: none; padding: 0; }
     #terms { border-top: solid; }
+    #terms, #help { scrollbar-gutter: stable; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit"),
@@ -231,7 +232,7 @@ class NodeScreen(Screen[None]):
         status = f"node {self._node}: {len(details.pods)} pods; {_clock_time(self._read_at)}"
         self.query_one("#status", Static).update(printable(status))
         self.query_one("#pods", RowTable).show(details.pods, _plain_line, lambda pod: pod[0])
-        self.query_one("#terms", RowTable).show(details.terms, lambda text: Line([(text, "")]))
+        self.query_one("#terms", RowTable).show_texts(details.terms)
 
 
 class HelpScreen(Screen[None]):
@@ -244,7 +245,7 @@ class HelpScreen(Screen[None]):
         yield Static("Escape back   q quit", id="keys", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one(RowTable).show(_help(), lambda text: Line([(text, "")]))
+        self.query_one(RowTable).show_texts(_help())
 
 
 _KEYS: Final = "   ".join(

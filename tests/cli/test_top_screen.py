@@ -279,6 +279,23 @@ async def test_smallest_terminals_show_nodes_first() -> None:
         await screen.press("enter", "question_mark", "q")
 
 
+async def test_long_terms_and_help_are_wrapped_also_after_a_resize() -> None:
+    term = "    peak: " + " + ".join(f"part-{number}" for number in range(30)) + " = 1250 m"
+    async with shown(some_nodes(), size=(80, 30)) as screen:
+        screen.details = NodeDetails(DETAILS.pods, ["", term])
+        await screen.press("enter")
+        for width in (80, 30, 200):
+            await screen.pilot.resize_terminal(width, 40)
+            await screen.pilot.pause()
+            text = " ".join("\n".join(screen.lines()).split())
+            assert all(f"part-{number}" in text for number in range(30))
+            assert "= 1250 m" in text
+        await screen.pilot.resize_terminal(40, 200)
+        await screen.press("question_mark")
+        await screen.pilot.pause()
+        assert not any("…" in line for line in screen.lines())
+
+
 def large_table(nodes: int) -> Table:
     return table_of(*(
         node_state(f"node-{number:05}", cpu=(number * 37 % 4000) / 1000, memory=4 * GIB,

@@ -128,6 +128,10 @@ _Key = tuple[str, str]
 _CONTAINER: Final = "container"
 
 
+class _OtherNodeError(ValueError):
+    """The exporter runs under the name of another node."""
+
+
 class LiveUsage:
     """The newest usage of `node`, as of the last `refresh`."""
 
@@ -250,7 +254,7 @@ class LiveUsage:
             if line.collections is not None:
                 return lines
             if line.node != self._node:
-                raise ValueError(f"usage of {line.node!r:.100}, not of {self._node}")
+                raise _OtherNodeError(f"usage of {line.node!r:.100}, not of {self._node}")
             lines.append(line)
         raise ValueError(f"an answer of more than {_MOST_BYTES} bytes")
 
@@ -259,9 +263,13 @@ class LiveUsage:
         self.close()
         if self._backoff.is_first:
             reason = str(error) or type(error).__name__
+            hint = (
+                "give exporter and node actuator the same exporter.node_name or NODE_NAME"
+                if isinstance(error, _OtherNodeError)
+                else "run the exporter on this node, with the same exporter.socket_path"
+            )
             log.warning("no usage from the exporter, it gets older", socket=str(self._path),
-                        why=reason, hint="run the exporter on this node, with the same "
-                        "exporter.socket_path")  # fmt: skip
+                        why=reason, hint=hint)  # fmt: skip
         self._next_attempt_at = self._clock.monotonic() + self._backoff.pause()
 
     def _new_of(self, lines: list[_Line]) -> list[_Line]:

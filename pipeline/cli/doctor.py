@@ -336,6 +336,8 @@ def check_broker(settings: Settings) -> Iterator[Check]:
         todo = "springtide topics apply, then springtide topics check"
         if len(drift) >= len(TOPICS) and all(each.kind == "missing" for each in drift):
             todo = _other_prefix_hint(settings.kafka) or todo
+        elif all(each.kind == "partitions" for each in drift):
+            todo = drift[0].partitions_remedy
         yield Check("topics", "fail", f"{len(drift)} differ from the registry: {first}", todo)
     else:
         yield Check("topics", "ok", "as declared")
@@ -344,16 +346,12 @@ def check_broker(settings: Settings) -> Iterator[Check]:
 
 def _other_prefix_hint(kafka: KafkaSettings) -> str:
     """How to use the topics of another prefix on the broker; empty without any."""
-    from pipeline.kafka.topic_admin import find_prefixes
+    from pipeline.kafka.topic_admin import find_prefix_hint
 
     try:
-        prefixes = asyncio.run(asyncio.wait_for(find_prefixes(kafka), 3 * _KAFKA_SECONDS))
+        return asyncio.run(asyncio.wait_for(find_prefix_hint(kafka), 3 * _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError):
         return ""
-    if not prefixes:
-        return ""
-    names = ", ".join(prefixes[:3]) + (", ..." if len(prefixes) > 3 else "")
-    return f"set kafka.topic_prefix: the broker has topics of {names}; or springtide topics apply"
 
 
 def check_workers(kafka: KafkaSettings, group: str) -> Check:

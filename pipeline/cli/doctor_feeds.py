@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -63,18 +63,28 @@ def _is_young(heartbeat: Found) -> bool:
 
 
 def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
-    """Check whether each of these nodes has fresh usage."""
+    """Check whether each of these nodes has fresh usage, and no other name has any."""
     try:
         fresh = asyncio.run(asyncio.wait_for(_fresh_nodes(kafka, time.time()), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
         return Check("usage", "unknown", f"cannot read springtide.node-state: {error}")
     known = set(nodes)
-    silent = sorted(known - fresh)
-    if not silent:
-        return Check("usage", "ok", f"{len(known)} nodes report usage")
-    names = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
-    todo = "start springtide exporter on them, or springtide provider, and springtide worker"
-    return Check("usage", "warn", f"{len(silent)} of {len(known)} nodes have none: {names}", todo)
+    silent, strangers = sorted(known - fresh), sorted(fresh - known)
+    problems, todo = [], []
+    if silent:
+        problems.append(f"{len(silent)} of {len(known)} nodes have none: {_first(silent)}")
+        todo.append("start springtide exporter on them, or springtide provider, "
+                    "and springtide worker")  # fmt: skip
+    if strangers:
+        problems.append(f"no node has the name under which usage arrives: {_first(strangers)}")
+        todo.append("give each exporter the name of its Node as exporter.node_name or NODE_NAME")
+    if problems:
+        return Check("usage", "warn", "; ".join(problems), "; ".join(todo))
+    return Check("usage", "ok", f"{len(known)} nodes report usage")
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def check_deleted_nodes(kafka: KafkaSettings) -> Check | None:

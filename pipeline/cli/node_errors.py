@@ -17,5 +17,7 @@ async def missing_record_error(
     if node in similar:
         hint = f"the node reports windows: {reason}"
     else:
-        hint = suggestion(similar, "`springtide top` lists the nodes that report windows")
+        hint = suggestion(
+            similar, "`springtide top` lists the nodes; one with no-data needs an exporter"
+        )
     return NotReadyError(f"there is no {record} of node {node!r:.100}", hint=hint)

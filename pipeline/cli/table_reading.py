@@ -92,6 +92,6 @@ def _reading_error(failure: KafkaError) -> SpringtideError:
     if isinstance(failure, TopicDriftError):
         return NotReadyError(
             f"there are no node states: {failure.message}",
-            hint="create the topics with `springtide topics apply`, then start `springtide worker`",
+            hint=f"{failure.hint}, then start `springtide worker`",
         )
     return failure

@@ -49,9 +49,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return error_response(503, error.message, error.hint, {"Retry-After": "1"})
     except web.HTTPNotFound:
         offered = ", ".join(f"POST /{verb}" for verb in VERBS)
-        return error_response(
-            404, f"no such path: {request.path[:200]}", f"this extender has {offered}"
-        )
+        hint = f"this extender has GET /console, {offered}; GET /openapi.json lists the others"
+        return error_response(404, f"no such path: {request.path[:200]}", hint)
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         message = f"{request.method} is not allowed for {request.path[:200]}"

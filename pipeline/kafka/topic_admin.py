@@ -7,7 +7,7 @@ prefix. No role creates a topic that it misses, because the operator decides whe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -68,6 +68,16 @@ class Drift:
     def mendable(self) -> bool:
         """Whether `apply_topics` corrects it."""
         return self.kind in ("missing", "config")
+
+    @property
+    def partitions_remedy(self) -> str:
+        """What to do about a wrong number of partitions."""
+        if self.is_fixed:
+            return _RECREATE
+        return (
+            f"set kafka.partitions (--partitions) to {self.found}: their number is never changed; "
+            "for another one create topics with another kafka.topic_prefix"
+        )
 
     def __str__(self) -> str:
         match self.kind:
@@ -147,12 +157,22 @@ async def apply_topics(
     return changes
 
 
-async def find_prefixes(kafka: KafkaSettings) -> list[str]:
-    """The prefixes below which the broker has topics of Springtide."""
+async def find_prefix_hint(kafka: KafkaSettings) -> str:
+    """How to use the topics of other prefixes on the broker; empty without any."""
     async with open_admin(kafka, "looking for topics") as admin:
-        names = [topic["topic"] for topic in await admin.describe_topics()]
+        return _prefix_hint(topic["topic"] for topic in await admin.describe_topics())
+
+
+def _prefix_hint(names: Iterable[str]) -> str:
     suffix = SAMPLES.full_name("")
-    return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    found = sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    if not found:
+        return ""
+    prefixes = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+    return (
+        f"set kafka.topic_prefix: the broker has topics of {prefixes}; or run "
+        "`springtide topics apply`"
+    )
 
 
 async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> None:
@@ -176,13 +196,11 @@ async def require_topics(kafka: KafkaSettings, topics: Collection[Topic]) -> Non
         # A wrong number of partitions does not disappear by itself, a missing topic may.
         first = next((drift for drift in harmful if drift.kind == "partitions"), harmful[0])
         if first.kind == "missing":
-            raise TopicDriftError(f"{first}{more}", hint=_missing_hint(kafka))
+            hint = "" if found else await find_prefix_hint(kafka)
+            raise TopicDriftError(f"{first}{more}", hint=hint or _missing_hint(kafka))
         raise PartitionCountError(
             f"{first.topic} has {first.found} partitions, not {first.wanted}{more}",
-            hint=_RECREATE
-            if first.is_fixed
-            else f"set kafka.partitions (--partitions) to {first.found}: their number is never "
-            "changed; for another one create topics with another kafka.topic_prefix",
+            hint=first.partitions_remedy,
         )
 
 
@@ -207,7 +225,8 @@ async def existing_partitions(
         # All topics: asking for one by name would make some brokers create it.
         found = {topic["topic"]: topic for topic in await admin.describe_topics()}
     if missing := sorted(set(names) - set(found) - set(optional)):
-        raise TopicDriftError(f"waiting for topic {' and '.join(missing)}")
+        hint = _prefix_hint(found) if found.keys().isdisjoint(names) else ""
+        raise TopicDriftError(f"waiting for topic {' and '.join(missing)}", hint=hint or None)
     return [
         TopicPartition(name, partition["partition"])
         for name in names

@@ -29,7 +29,7 @@ from typing import Any, Final
 from pipeline.clock import SystemClock
 from pipeline.errors import ControlPlaneError
 from pipeline.local import process_guard
-from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_programs
+from pipeline.local.build_programs import PROGRAMS, SOURCES, ensure_helm, ensure_programs
 from pipeline.local.guarded_process import GuardedProcess
 from pipeline.local.pki import Authority, Pair, key_pair
 from pipeline.local.port_probe import HOST, PORT_TAKEN_IN_LOG, free_port
@@ -341,9 +341,9 @@ def main() -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    folder = ensure_programs()["kubectl"].parent
+    folders = f"{ensure_programs()['kubectl'].parent}:{ensure_helm().parent}"
     with local_control_plane() as plane:
-        sys.stdout.write(f'export KUBECONFIG={plane.kubeconfig()} PATH="{folder}:$PATH"\n')
+        sys.stdout.write(f'export KUBECONFIG={plane.kubeconfig()} PATH="{folders}:$PATH"\n')
         sys.stdout.flush()
         sys.stderr.write(
             "the control plane is ready: paste this line into another shell; Ctrl-C ends it\n"

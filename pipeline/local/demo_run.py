@@ -187,6 +187,7 @@ class Demo:
             )
         names = ", ".join(role.log.name for role in self.roles)
         self.screen.print(f"logs in {self.home}: {names}")
+        self.screen.print(f"console, in a browser: {self.url}/console")
 
     def _start_role(self, name: str, argv: list[str], joiner: CgroupJoiner) -> None:
         self.roles.append(Role(name, argv, self.home / f"{name}.log", joiner))

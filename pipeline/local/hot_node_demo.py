@@ -246,6 +246,7 @@ class HotNodeDemo:
             self.roles.append(Role(role, argv, self.home / f"{role}.log", CgroupJoiner()))
         names = ", ".join(role.name for role in self.roles)
         self.screen.print(f"started {names}; logs in {self.home}")
+        self.screen.print(f"console, in a browser: {self.url}/console")
 
     def _service_account(self, role: str) -> Path:
         """The kubeconfig of a role, with the permissions of `deploy/chart/rbac`."""

@@ -117,7 +117,7 @@ def load_settings(
             raw_values[variables[variable]] = raw
         else:
             message = f"unknown setting{_did_you_mean(variable, variables, _PREFIX)}"
-            problems.append(_Problem(variable, raw.source, message))
+            problems.append(_Problem(variable, "environment", message))
     for key, value in overrides.items():
         source = f"flag {flag_name(key)}" if key in types else "flag"
         _collect(raw_values, problems, types, key, _RawValue(value, source, isinstance(value, str)))

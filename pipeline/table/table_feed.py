@@ -268,6 +268,8 @@ class Feed:
             else:
                 await self._load(follower)
             await self._probe(follower)
+            if self._failure is not None and self.state.message == self._failure.message:
+                _log.info(f"{self.name} is fed again", nodes=len(self.table))
             self.state.message = "following"
             while True:
                 await self._read(follower, self.table)

@@ -259,7 +259,8 @@ async def test_unknown_paths_and_methods_are_answered_with_what_exists(start: St
     reply = await ask(client, "bind", {}, 404)
     assert reply == {
         "Error": "no such path: /bind",
-        "Hint": "this extender has POST /filter, POST /prioritize, POST /preempt",
+        "Hint": "this extender has GET /console, POST /filter, POST /prioritize, POST /preempt; "
+        "GET /openapi.json lists the others",
     }
     response = await client.get("/filter")
     assert (response.status, response.headers["Allow"]) == (405, "POST")

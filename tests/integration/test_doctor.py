@@ -33,6 +33,9 @@ def test_missing_topics_fail_until_they_are_applied(kafka: KafkaSettings) -> Non
     assert mistyped["topics"].todo.startswith("set kafka.topic_prefix: the broker has topics of")
     result = CliRunner().invoke(cli, ["doctor", *flags, "--partitions", "3"])
     assert (result.exit_code, "2 partitions, not 3" in result.stdout) == (1, True)
+    assert "-> set kafka.partitions (--partitions) to 2" in result.stdout
+    result = CliRunner().invoke(cli, ["top", *flags, "--topic-prefix", f"{kafka.topic_prefix}x"])
+    assert (result.exit_code, "the broker has topics of" in result.stderr) == (4, True)
 
 
 async def test_two_workers_with_one_instance_id_are_reported(kafka: KafkaSettings) -> None:

@@ -199,6 +199,12 @@ def test_nodes_without_an_exporter_are_named(kafka: KafkaSettings) -> None:
     assert found is not None
     assert (found.status, found.found) == ("warn", "2 of 3 nodes have none: n2, n3")
     assert "start springtide exporter" in found.todo
+    stray = f'{{"as_of": "{format_time(time.time())}", "window_seconds": 30}}'
+    asyncio.run(send(kafka, NODE_STATE, ("vm", stray.encode())))
+    found = check_node_usage(Settings(kafka=kafka))
+    assert found is not None
+    assert found.found.endswith("no node has the name under which usage arrives: vm")
+    assert "exporter.node_name" in found.todo
 
 
 def test_deleted_nodes_that_still_send_samples_are_named(

@@ -31,9 +31,10 @@ def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) ->
         line = process.stdout.readline()
         match = re.fullmatch(r'export KUBECONFIG=(\S+) PATH="(\S+):\$PATH"\n', line)
         assert match, line
-        config, folder = Path(match[1]), Path(match[2])
+        config, folders = Path(match[1]), [Path(folder) for folder in match[2].split(":")]
+        assert (folders[1] / "helm").exists()
         answer = subprocess.run(
-            [folder / "kubectl", "get", "namespaces", "-o", "name"],
+            [folders[0] / "kubectl", "get", "namespaces", "-o", "name"],
             env={"KUBECONFIG": str(config), "HOME": str(config.parent)},
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip

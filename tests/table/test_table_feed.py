@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import SystemClock
-from pipeline.errors import InvalidRecordError, KeyMismatchError, RecordError
+from pipeline.errors import (
+    BrokerUnavailableError,
+    InvalidRecordError,
+    KeyMismatchError,
+    RecordError,
+)
 from pipeline.kafka.follow import TopicPartition
 from pipeline.table import Table, limits, table_feed
 from pipeline.table.apply_records import Headers, apply
@@ -91,6 +96,7 @@ class FakeFollower:
         self._topic_id = topic_id
         self.assigned = [PARTITION]
         self.is_stalled = False
+        self.fails = False
         self.positions: dict[TopicPartition, int] = {}
         self.is_caught_up = True
 
@@ -107,6 +113,8 @@ class FakeFollower:
         return {PARTITION: len(self._records)}
 
     async def poll(self, **_: Any) -> list[Any]:
+        if self.fails:
+            raise BrokerUnavailableError("no broker answers")
         if self.is_stalled:
             await asyncio.sleep(0.01)
             return []
@@ -236,6 +244,21 @@ async def test_a_tombstone_with_an_empty_header_does_not_stop_the_feed(broker: F
     broker.put("b", node_state("b"))
     async with broker.feed() as feed:
         await until(lambda: list(feed.table) == ["b"], 0.01)
+
+
+async def test_the_log_says_that_a_feed_goes_on_after_an_outage(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    broker.put("a", node_state("a"))
+    async with broker.feed() as feed:
+        await until(lambda: feed.state.message == "following", 0.01)
+        assert "is fed again" not in caplog.text
+        assert broker.last_follower is not None
+        broker.last_follower.fails = True
+        await until(lambda: "is not fed" in caplog.text, 0.01)
+        await until(lambda: caplog.text.count("is fed again") == 1, 0.01)
+        assert feed.state.message == "following"
 
 
 async def test_a_feed_says_until_when_it_is_complete(

@@ -7,6 +7,7 @@ and a node's own annotation work as in `colocation-config`.
 """
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -65,8 +66,10 @@ def problems_of(config: SpringtideConfig) -> Iterator[tuple[str, str]]:
 def warnings_for(config: SpringtideConfig) -> Iterator[str]:
     """Warn of a predictor that is not installed here; the workers' settings decide which run."""
     if config.predictor is not None and config.predictor not in PREDICTORS.points:
+        near = get_close_matches(config.predictor[:100], PREDICTORS.points, n=1)
         yield (
-            f"predictor {config.predictor!r:.80} is not installed here: where no worker runs it, "
+            f"predictor {config.predictor!r:.80} is not installed here"
+            f"{f' (is {near[0]} meant?)' if near else ''}: where no worker runs it, "
             "the predictor of the worker's settings decides"
         )
 

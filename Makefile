@@ -34,7 +34,7 @@ setup: $(INSTALLED) ## Make .venv from the lock (once; again when the lock chang
 $(LOCKED):
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "setup: no $(PYTHON) here; Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 360 MB"
+	@echo "setup: making $(VENV) with $$($(PYTHON) -V) from requirements-dev.lock; the first time this fetches about 410 MB"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@# The lock is complete: pip must not resolve newer versions.

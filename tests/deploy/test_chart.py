@@ -220,6 +220,24 @@ def test_the_chart_accepts_the_values_that_guides_set() -> None:
         assert completed.returncode == 0, completed.stderr
 
 
+@pytest.mark.parametrize(
+    "null", ["worker", "worker.enabled", "settings", "settings.kafka", "image", "extender.tls"]
+)
+def test_a_section_without_content_is_refused_with_its_name(null: str) -> None:
+    completed = helm("template", str(CHART), "--set", f"{null}=null")
+    assert completed.returncode != 0
+    assert f"missing property '{null.split('.')[-1]}'" in completed.stderr
+
+
+def test_optional_values_may_be_null() -> None:
+    names = (
+        "nodeSelector", "tolerations", "schedulerConfig", "runAsUser", "worker.resources",
+        "worker.resources.limits", "settings.actuator", "image.pullSecrets", "image.tag",
+    )  # fmt: skip
+    for name in names:
+        assert rendered(f"{name}=null")
+
+
 @pytest.mark.parametrize("namespace", ["123", "1e3", "true", "my-koordinator-system"])
 def test_names_of_release_and_namespace_may_be_any(namespace: str, tmp_path: Path) -> None:
     """Some look like numbers, and some contain a name that the manifests have."""

@@ -4,10 +4,12 @@ python -m tests.deploy.values_schema    # `make docs`
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 from pipeline.settings import Secret, Settings
 from tests.deploy.helm import CHART
@@ -76,10 +78,30 @@ def _object(description: str, properties: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _require(schema: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Let the schema refuse `null` for what templates read: Helm removes the default of such a key.
+
+    A role without `resources` is well formed, and so are empty texts, lists and free mappings.
+    """
+    required = []
+    for name, part in schema["properties"].items():
+        if name not in values or name == "resources":
+            continue
+        if "properties" in part and name != "settings":
+            _require(part, values[name])
+        if "properties" in part or part["type"] == "boolean" or "minLength" in part:
+            required.append(name)
+    if required:
+        schema["required"] = sorted(required)
+
+
 def schema_text() -> str:
     """The whole file, with the present schema of the settings."""
     tree = json.loads(PATH.read_text())
     tree["properties"]["settings"], tree["$defs"] = settings_schema()
+    _require(tree, yaml.safe_load((CHART / "values.yaml").read_text()))
+    tree["properties"]["settings"]["required"] = ["kafka"]
+    tree["properties"]["settings"]["properties"]["kafka"]["required"] = ["bootstrap_servers"]
     return json.dumps(tree, indent=2) + "\n"
 
 

@@ -35,7 +35,7 @@ tolerations:
 {{- with .root.Values.priorityClassName }}
 priorityClassName: {{ quote . }}
 {{- end }}
-nodeSelector: {{ mergeOverwrite (dict "kubernetes.io/os" "linux") .root.Values.nodeSelector | toJson }}
+nodeSelector: {{ mergeOverwrite (dict "kubernetes.io/os" "linux") (.root.Values.nodeSelector | default dict) | toJson }}
 {{- with .root.Values.tolerations }}
 tolerations: {{ toJson . }}
 {{- end }}

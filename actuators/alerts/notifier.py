@@ -17,6 +17,7 @@ from pipeline.clock import Clock
 from pipeline.kafka.client import client_options
 from pipeline.logs import get_logger
 from pipeline.metrics import gauge
+from pipeline.metrics_server import Readiness
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.processors.hot_nodes.firing_alerts import (
     FiringAlert,
@@ -40,8 +41,9 @@ CAUGHT_UP = gauge("notifier_caught_up", "1 once all node states have been read, 
 _LOOK_SECONDS: Final = 1.0
 
 
-async def notify(settings: Settings, clock: Clock) -> None:
-    """Send the alerts of all nodes to each Alertmanager of the settings, until cancelled."""
+async def notify(settings: Settings, clock: Clock, readiness: Readiness) -> None:
+    """Send the alerts of all nodes to each Alertmanager of the settings, until cancelled. It is
+    ready once it has read them; while Kafka is away after that, it repeats those that it knows."""
     client, prefix = client_options(settings.kafka), settings.kafka.topic_prefix
     feed = Feed(
         Table(), client=client, prefix=prefix, clock=clock, topics=(NODE_STATE,), name="alerts"
@@ -55,9 +57,10 @@ async def notify(settings: Settings, clock: Clock) -> None:
             for url in settings.notifier.alertmanager_urls.split(",")
         ]
         watching = _watch(feed, relief, clients, settings.notifier, clock)
-        await run_all(
-            [feed.run(), relief_feed.run(), watching, *(client.run() for client in clients)]
-        )
+        with readiness.leading(lambda: "" if feed.state.caught_up else feed.state.message):
+            await run_all(
+                [feed.run(), relief_feed.run(), watching, *(client.run() for client in clients)]
+            )
 
 
 async def _watch(

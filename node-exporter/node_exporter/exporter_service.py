@@ -35,6 +35,7 @@ from pipeline.errors import KernelError, SettingsError
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.logs import get_logger
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.open_files import raise_file_limit
 from pipeline.settings import ExporterSettings, Settings, node_name
 from pipeline.tasks import cancel_tasks, stop_signal
@@ -228,7 +229,8 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         publisher = Publisher(WindowBuffer(exporter.buffer_bytes), settings.kafka, node, clock)
         if (live := await start_live_server(exporter, node)) is not None:
             stack.push_async_callback(live.stop)
-        page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port)
+        readiness = Readiness(lambda: publisher.trouble)
+        page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port, readiness)
         if page is not None:
             stack.callback(page.stop)
         log.info(

@@ -28,7 +28,8 @@ log = get_logger(__name__)
 
 
 class Publisher:
-    """Sends the windows of a buffer until cancelled; `published` counts those that Kafka has."""
+    """Sends the windows of a buffer until cancelled; `published` counts those that Kafka has, and
+    `trouble` says why it takes none now, empty if it does."""
 
     def __init__(
         self, buffer: WindowBuffer, settings: KafkaSettings, node: str, clock: Clock
@@ -36,6 +37,7 @@ class Publisher:
         """Raises `SettingsError` if a TLS file is invalid."""
         self.buffer = buffer
         self.published = 0
+        self.trouble = "connecting to Kafka"
         self._settings = settings
         self._node = node
         self._clock = clock
@@ -55,6 +57,7 @@ class Publisher:
             )
             try:
                 await self._check_topic(producer)
+                self.trouble = ""
                 while True:
                     await self._send(producer, await self.buffer.first())
                     backoff.reset()
@@ -103,11 +106,13 @@ class Publisher:
         finally:
             sending.cancel()
         self.buffer.remove_first()
+        self.trouble = ""
         if self._warned_at is not None:
             log.info("kafka accepts windows again", waiting=len(self.buffer))
             self._warned_at = None
 
     def _warn(self, error: KafkaError) -> None:
+        self.trouble = error.message
         now = self._clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _WARN_INTERVAL_SECONDS:
             self._warned_at = now

@@ -38,6 +38,7 @@ from pipeline.kafka.follow import (
 from pipeline.kafka.refused_records import refuse
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.metrics_server import Readiness
 from pipeline.processors.archive.archive_rows import LoggedWindow
 from pipeline.settings import Settings
 from pipeline.topics.registry import WINDOWS
@@ -125,9 +126,11 @@ class _Segment:
         )
 
 
-async def archive(settings: Settings, clock: Clock, *, until_end: bool = False) -> None:
+async def archive(
+    settings: Settings, clock: Clock, readiness: Readiness, *, until_end: bool = False
+) -> None:
     """Archive the windows of the settings' topic until cancelled, or until the present end of the
-    topic. A cancelled archiver completes the files that it writes.
+    topic. A cancelled archiver completes the files that it writes. `readiness` says why it cannot.
 
     Raises `ArchiveError` if the directory is in use, damaged or of another topic. With `until_end`
     it also raises if Kafka or the disk fails, else it tries again.
@@ -136,6 +139,7 @@ async def archive(settings: Settings, clock: Clock, *, until_end: bool = False) 
         with _on_disk():
             stack.enter_context(locked(settings.archive.directory))
         archiver = _Archiver(settings, clock)
+        stack.enter_context(readiness.leading(lambda: archiver.trouble))
         backoff, problem = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS), ""
         while True:
             archiver.has_progressed = False
@@ -143,8 +147,10 @@ async def archive(settings: Settings, clock: Clock, *, until_end: bool = False) 
                 await archiver.follow(until_end)
                 return
             except LostOffsetError as error:
+                archiver.trouble = error.message
                 log.warning("looking for the position again", reason=error.message)
             except (KafkaError, _WriteError) as error:
+                archiver.trouble = error.message
                 if until_end:
                     raise
                 if error.message != problem:
@@ -179,6 +185,8 @@ class _Archiver:
         self._segment: _Segment | None = None
         self._probe_at = 0.0
         self.has_progressed = False
+        self.trouble = "connecting to Kafka"
+        """Why nothing is archived now; empty if it is."""
 
     async def follow(self, until_end: bool) -> None:
         """Connect, and archive until the connection is lost, or until the end of the topic."""
@@ -186,6 +194,7 @@ class _Archiver:
         async with open_follower(client_options(self._kafka), partitions) as follower:
             source = await self._source(follower)
             self._begin(source, follower)
+            self.trouble = ""
             try:
                 await self._read(follower, until_end)
             finally:

@@ -10,6 +10,7 @@ from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.clock import SystemClock
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 from pipeline.tasks import work_until_stopped
 from pipeline.topics.access import ROLES
@@ -52,7 +53,8 @@ def command(settings: Settings, until_end: bool) -> None:
 
 async def _run(settings: Settings, until_end: bool) -> None:
     await require_topics(settings.kafka, ROLES["archive"].topics)
+    readiness = Readiness(lambda: "starting")
     if not until_end:
         section = settings.archive
-        serve_metrics("archive", section.metrics_host, section.metrics_port)
-    await work_until_stopped(archive(settings, SystemClock(), until_end=until_end))
+        serve_metrics("archive", section.metrics_host, section.metrics_port, readiness)
+    await work_until_stopped(archive(settings, SystemClock(), readiness, until_end=until_end))

@@ -9,6 +9,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
 from pipeline.metrics import serve_metrics
+from pipeline.metrics_server import Readiness
 from pipeline.settings import Settings
 from pipeline.tasks import work_until_stopped
 
@@ -35,5 +36,6 @@ def command(settings: Settings) -> None:
     # The feed logs once why it is not fed.
     silence_logs(settings, "aiokafka")
     section = settings.notifier
-    serve_metrics("notifier", section.metrics_host, section.metrics_port)
-    asyncio.run(work_until_stopped(notify(settings, SystemClock())))
+    readiness = Readiness(lambda: "starting")
+    serve_metrics("notifier", section.metrics_host, section.metrics_port, readiness)
+    asyncio.run(work_until_stopped(notify(settings, SystemClock(), readiness)))

@@ -41,7 +41,6 @@ ORDER: Final = (
     "evictor-0", "provider-0", "node-actuator-0", "exporter-0",
 )  # fmt: skip
 """Readers before writers, as docs/how-to/upgrade.md says."""
-WITHOUT_READYZ: Final = ("exporter", "archive")
 END_SECONDS: Final = 60
 
 Sample = tuple[int, int, SampleHeader]
@@ -109,13 +108,12 @@ async def restart(world: World, name: str) -> None:
     role.signal(signal.SIGTERM)
     await until(lambda: process.poll() is not None, END_SECONDS, role.tail)
     role.start()
-    path = "metrics" if name.startswith(WITHOUT_READYZ) else "readyz"
 
     async def is_ready() -> bool:
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                session.get(f"{url_of(world, name)}/{path}") as answer,
+                session.get(f"{url_of(world, name)}/readyz") as answer,
             ):
                 return answer.status == 200
         except aiohttp.ClientError:

@@ -391,6 +391,10 @@ def test_prometheus_and_grafana_get_the_files_of_monitoring(default: list[Any]) 
         assert found["spec"] == yaml.safe_load(file.read_text())["spec"]
         assert found["metadata"]["namespace"] == "elsewhere"
         assert found["metadata"]["labels"]["team"] == "a"
+    without = rendered(*values, "worker.enabled=false")
+    groups = object_of(without, "PrometheusRule", "springtide")["spec"]["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"]}
+    assert ("SpringtideNoWorker" in alerts, "SpringtideNoLeader" in alerts) == (False, True)
     by_tls = rendered(*values, "extender.tls.secretName=extender-tls")
     endpoints = object_of(by_tls, "PodMonitor", "springtide")["spec"]["podMetricsEndpoints"]
     assert {each["port"]: each.get("scheme") for each in endpoints} == {

@@ -143,19 +143,16 @@ volumes:
 {{- $port := (first .declared.ports).name -}}
 {{- $isSecure := or (eq $port "https") (and (eq .role "extender") (ne .root.Values.extender.tls.secretName "")) -}}
 {{- $scheme := ternary "HTTPS" "HTTP" $isSecure -}}
-{{- $alive := ternary "/healthz" "/metrics" (.declared.probes | default false) -}}
 startupProbe:
-  httpGet: {path: {{ $alive }}, port: {{ $port }}, scheme: {{ $scheme }}}
+  httpGet: {path: /healthz, port: {{ $port }}, scheme: {{ $scheme }}}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: {{ $alive }}, port: {{ $port }}, scheme: {{ $scheme }}}
+  httpGet: {path: /healthz, port: {{ $port }}, scheme: {{ $scheme }}}
   periodSeconds: 30
   timeoutSeconds: 10
-{{- if .declared.probes }}
 readinessProbe:
   httpGet: {path: /readyz, port: {{ $port }}, scheme: {{ $scheme }}}
   periodSeconds: 5
   timeoutSeconds: 5
-{{- end }}
 {{- end -}}

@@ -44,16 +44,32 @@ def explain(
     predictors: Sequence[str] = (),
 ) -> list[str]:
     """Return the lines for these resources, entities (`node`, `system`, a class) and predictors;
-    for all that the record has if none are named.
+    for all that the record has if none are named, but only the names of classes without usage.
 
     `now` (UTC seconds) adds ages of the inputs, `state` the node's usage now.
     """
     lines = list(_head(record, state, now))
+    shown = predictors or predictors_of(record)
+    unused = [name for name in record.classes if not entities and _is_unused(record, name, shown)]
+    chosen = entities or [name for name in (*_WHOLE, *record.classes) if name not in unused]
     for resource in map(RESOURCES.__getitem__, resources):
-        for entity in entities or (*_WHOLE, *record.classes):
+        for entity in chosen:
             lines.append("")
             lines.extend(_entity(record, state, resource, entity, predictors))
+    if unused:
+        lines += ["", f"no usage, so that each peak is 0 (see --class): {', '.join(unused)}"]
     return lines
+
+
+def _is_unused(record: PredictionRecord, name: str, predictors: Sequence[str]) -> bool:
+    """Whether each peak of a class is known to be 0. Prod is derived all the same: it has what its
+    requests leave unused."""
+    raw = record.classes[name].raw
+    return name != "prod" and all(
+        resource.value(raw.get(predictor)) == 0.0
+        for resource in RESOURCES.values()
+        for predictor in predictors
+    )
 
 
 def predictors_of(record: PredictionRecord) -> list[str]:

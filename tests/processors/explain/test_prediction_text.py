@@ -210,6 +210,21 @@ def test_the_last_bucket_shows_its_start_and_zeros_are_stated() -> None:
     assert "    raw, all samples were 0: 0.0 bytes" in lines
 
 
+def test_classes_without_usage_are_named_and_not_derived() -> None:
+    node = {
+        "kind": "node",
+        "id": "",
+        "coverage": 1.0,
+        "cpu_cores_p90": 1.0,
+        "memory_bytes_p90": GIB,
+    }
+    record, _ = records([joined(node)])
+    *lines, last = explain(record, predictors=["percentile"])
+    assert last == "no usage, so that each peak is 0 (see --class): batch, free, mid, none"
+    assert ("cpu of prod" in lines, "cpu of batch" in lines) == (True, False)
+    assert "cpu of batch" in explain(record, entities=["batch"])
+
+
 def test_cold_pods_are_listed_with_their_requests() -> None:
     for seed in SEEDS:
         record, _ = random_records(seed)

@@ -24,7 +24,7 @@ from prometheus_client import Counter
 
 from pipeline import __version__
 from pipeline.logs import get_logger
-from pipeline.spans import Span, SpanContext
+from pipeline.spans import Span, SpanContext, Value
 
 MOST_SPANS: Final = 2048
 """Spans that wait or are being sent."""
@@ -34,7 +34,8 @@ STOP_SECONDS: Final = 5.0
 """How long the end of a role may wait for the collector."""
 MOST_CHARACTERS: Final = 1000
 """Longer texts of attributes are cut."""
-MOST_LINKS: Final = 32
+MOST_ITEMS: Final = 32
+"""Links of a span, and texts of an attribute that has several; further ones are left out."""
 
 log = get_logger(__name__)
 
@@ -117,10 +118,7 @@ class SpanExport(SpanExporter):
                         spans=self._waiting, seconds=STOP_SECONDS)  # fmt: skip
 
     def _readable(self, span: Span) -> ReadableSpan:
-        attributes = {
-            name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
-            for name, value in span.attributes.items()
-        }
+        attributes = {name: _cut(value) for name, value in span.attributes.items()}
         failed = Status(StatusCode.ERROR, span.error[:MOST_CHARACTERS])
         return ReadableSpan(
             span.name,
@@ -128,12 +126,20 @@ class SpanExport(SpanExporter):
             None if span.parent is None else _context(span.parent),
             self._resource,
             attributes,
-            links=[Link(_context(link)) for link in span.links[:MOST_LINKS]],
+            links=[Link(_context(link)) for link in span.links[:MOST_ITEMS]],
             status=failed if span.error else Status(StatusCode.UNSET),
             start_time=round(span.began * 1e9),
             end_time=round(max(span.began, span.ended) * 1e9),
             instrumentation_scope=self._scope,
         )
+
+
+def _cut(value: Value) -> Value:
+    if isinstance(value, str):
+        return value[:MOST_CHARACTERS]
+    if isinstance(value, Sequence):
+        return [text[:MOST_CHARACTERS] for text in value[:MOST_ITEMS]]
+    return value
 
 
 def _context(context: SpanContext) -> OtelContext:

@@ -155,12 +155,20 @@ def test_an_answer_without_an_end_is_not_read(collector: Collector) -> None:
         assert eventually(lambda: collector.left == 1)
 
 
-def test_long_texts_and_many_links_are_cut(collector: Collector) -> None:
+def test_long_texts_lists_and_many_links_are_cut(collector: Collector) -> None:
+    links, long = [SpanContext(1, number) for number in range(1, 999)], "x" * 99_999
+    large = span(links=links, error=long)._replace(
+        attributes={"text": long, "texts": [long] * 999, "number": 7}
+    )
     with tracing.exporting("worker", settings(collector.url)):
-        tracing.record(span(links=[SpanContext(1, n) for n in range(1, 999)], error="x" * 99_999))
+        tracing.record(large)
     ((_, sent),) = collector.spans()
-    assert len(sent.links) == span_export.MOST_LINKS
-    assert len(sent.status.message) == span_export.MOST_CHARACTERS
+    cut = "x" * span_export.MOST_CHARACTERS
+    assert len(sent.links) == span_export.MOST_ITEMS
+    assert sent.status.message == cut
+    assert attributes(sent.attributes) == {
+        "text": cut, "texts": [cut] * span_export.MOST_ITEMS, "number": 7
+    }  # fmt: skip
 
 
 def test_a_missing_extra_has_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

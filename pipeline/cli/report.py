@@ -259,6 +259,7 @@ def _print(report: ClusterReport, level: str | None, output: str) -> None:
             version=_VERSION,
             end=format_time(report.end_seconds),
             hours=report.hours,
+            watched_seconds=report.watched_seconds,
             notes=report.notes,
             items=[*rows(report, level)],
         )

@@ -89,6 +89,7 @@ def test_a_report_of_what_stands_for_metrics_server(plane: ControlPlane) -> None
     assert shown.exit_code == 0, shown.stderr
     document = json.loads(shown.stdout)
     cpu = next(i for i in document["items"] if (i["name"], i["resource"]) == ("m1", "cpu"))
+    assert document["watched_seconds"] == 1
     assert (cpu["pool"], cpu["pods"], cpu["requests"]) == ("general", 2, 4000)
     # Of pod b there is no reading.
     assert (cpu["usage_mean"], cpu["requests_of_pods_with_usage"]) == (500, 2000)

@@ -43,8 +43,8 @@ class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: float | None
     requests: float
     requests_of_pods_with_usage: float
-    usage_mean: float
-    usage_mean_without_request: float
+    usage_mean: float | None
+    usage_mean_without_request: float | None
     unused: float | None
     nodes_without_offer: int | None
     risks: list[RiskRow]
@@ -65,6 +65,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     end: str
     hours: int
+    watched_seconds: int | None
     notes: tuple[str, ...]
     items: list[ReportRow]
 
@@ -90,6 +91,7 @@ def _row(report: ClusterReport, waste: Waste, unused: float, group: int, r: int)
     hot, sized, at = report.hot, report.sized, (group, r)
     is_hot_known = of_nodes and hot.known_hours[at] > 0
     target = float(sized.target[at]) if of_workloads else math.nan
+    without_usage, has_known = int(waste.without_usage[at]), waste.requests_of_known[at] > 0
     return ReportRow(
         level=waste.level,
         name=waste.names[group],
@@ -99,12 +101,14 @@ def _row(report: ClusterReport, waste: Waste, unused: float, group: int, r: int)
         nodes=None if of_workloads else int(waste.nodes[group]),
         pods=int(waste.pods[group]),
         pods_without_request=int(waste.without_request[at]),
-        pods_without_usage=int(waste.without_usage[at]),
+        pods_without_usage=without_usage,
         allocatable=_known(waste.allocatable[at]),
         requests=float(waste.requests[at]),
         requests_of_pods_with_usage=float(waste.requests_of_known[at]),
-        usage_mean=float(waste.usage[at]),
-        usage_mean_without_request=float(waste.usage_without_request[at]),
+        usage_mean=float(waste.usage[at]) if has_known or not without_usage else None,
+        usage_mean_without_request=None
+        if 0 < without_usage == waste.pods[group]
+        else float(waste.usage_without_request[at]),
         unused=_known(unused),
         nodes_without_offer=None if of_workloads else int(waste.nodes_without_offer[at]),
         risks=[]

@@ -13,6 +13,7 @@ from pipeline.processors.imported_usage.fetched_usage import FetchedUsage, PodNa
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.report.cluster_report import cluster_report
 from pipeline.processors.report.cluster_usage import ClusterUsage
+from pipeline.processors.report.report_rows import rows
 from pipeline.processors.report.report_text import text_lines
 from pipeline.processors.report.watched_usage import WatchedCluster, watched_usage
 from pipeline.topics.nodes import NodeRecord
@@ -101,6 +102,13 @@ def test_objects_that_are_listed_twice_count_once() -> None:
     twice = WatchedCluster(END, 90, readings, [*NODES, *NODES], [pod("a")] * 2, Counter())
     report = cluster_report(watched_usage(twice))
     assert [report.cluster.nodes.tolist(), report.cluster.pods.tolist()] == [[2], [1]]
+
+
+def test_usage_that_nobody_reported_is_null_in_json_and_csv() -> None:
+    found = cluster_report(watched([pod("a")], {"a": {"cpu_cores_avg": 0.2}}))
+    cpu, memory = rows(found, "cluster")
+    assert (cpu.usage_mean, cpu.usage_mean_without_request) == (200.0, 0.0)
+    assert (memory.usage_mean, memory.usage_mean_without_request) == (None, None)
 
 
 def test_the_report_says_how_long_it_watched_and_what_it_left_out() -> None:

@@ -10,14 +10,16 @@ import msgspec
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.node_errors import missing_record_error
-from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
+from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
 from pipeline.cli.past_records import records_since
+from pipeline.cli.pod_names import read_pod_names, with_uids
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
 from pipeline.errors import UsageError
 from pipeline.kafka.newest import newest
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
+from pipeline.processors.explain.named_pods import with_pod_names
 from pipeline.processors.explain.offer_text import TIERS, explain_offers
 from pipeline.processors.explain.prediction_text import explain, predictors_of
 from pipeline.processors.explain.qos_text import explain_qos, held_values
@@ -54,7 +56,7 @@ _ACTIONS_SECONDS = 7 * 86_400.0
 @click.option(
     "--qos", is_flag=True, help="Show what the node actuator holds in cgroups instead, and why."
 )
-@output_option
+@output_formats()
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def command(
     settings: Settings,
@@ -64,13 +66,14 @@ def command(
     predictor: str | None,
     tier: str | None,
     qos: bool,
-    as_json: bool,
+    output: str,
 ) -> None:
     """Derive the predicted peaks, Mid and Batch of NODE step by step, with all numbers.
 
     For each predictor the command prints its terms, the peak without and with the safety margin,
     and for prod how peak and reclaimable amount follow from both views, pod by pod. It reads the
-    newest records that workers published.
+    newest records that workers published. Pods have their names; -o wide adds their UIDs, and JSON
+    has the UIDs of the records.
 
     \b
     Examples:
@@ -82,6 +85,7 @@ def command(
       springtide explain node-1 -o json --class prod --resource memory
     """
     silence_logs(settings, "aiokafka")
+    as_json = output == "json"
     resources = tuple(RESOURCES) if resource is None else (resource,)
     if qos:
         if entity is not None or predictor is not None or tier is not None or resource is not None:
@@ -95,7 +99,9 @@ def command(
             )
         _show_offers(settings.kafka, node, tier, resources, as_json=as_json)
         return
-    record, state, offers = run_requests(settings.kafka, read_records(settings.kafka, node))
+    (record, state, offers), names = run_requests(
+        settings.kafka, _read_with_names(settings.kafka, node, with_names=not as_json)
+    )
     if predictor is not None and predictor not in predictors_of(record):
         raise UsageError(
             f"predictor {predictor!r:.100} does not run for node {node}",
@@ -107,8 +113,14 @@ def command(
         click.echo(msgspec.json.encode(part))
         return
     now = SystemClock().now()
+    names = with_uids(names) if output == "wide" else names
     lines = explain(
-        record, state, now=now, resources=resources, entities=entities, predictors=predictors
+        with_pod_names(record, names),
+        state,
+        now=now,
+        resources=resources,
+        entities=entities,
+        predictors=predictors,
     )
     if offers is not None and entity is None and predictor is None:
         lines += ["", *explain_offers(offers, now=now, resources=resources)]
@@ -146,6 +158,13 @@ class _NodeRecords(NamedTuple):
     prediction: PredictionRecord
     state: NodeStateRecord | None
     offers: NodeResourcesRecord | None
+
+
+async def _read_with_names(
+    kafka: KafkaSettings, node: str, *, with_names: bool
+) -> tuple[_NodeRecords, dict[str, str]]:
+    records = await read_records(kafka, node)
+    return records, await read_pod_names(kafka, node) if with_names else {}
 
 
 async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:

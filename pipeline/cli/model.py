@@ -12,15 +12,17 @@ from pipeline.cli.model_export import export, newest_checkpoint
 from pipeline.cli.model_fit import fit
 from pipeline.cli.model_import import import_
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options, silence_logs
+from pipeline.cli.pod_names import read_pod_names, with_uids
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
+from pipeline.kafka.newest import Found
 from pipeline.processors.explain.model_state_text import head, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.predictor_tables import markdown as markdown_tables
 from pipeline.processors.predictors.predictor_tables import option_lines
 from pipeline.processors.predictors.registry import PREDICTORS
-from pipeline.settings import Settings
+from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.checkpoints import NodeCheckpoint
 from pipeline.topics.codec import decode_pack
 
@@ -83,11 +85,15 @@ def predictors(output: str) -> None:
 @click.argument("node")
 @click.option(
     "--row", "rows", multiple=True, metavar="NAME",
-    help="Show only this entity or pod UID. Repeatable.",
+    help="Show only this entity, or the pod with this namespace/name or UID. Repeatable.",
 )  # fmt: skip
 @click.option("--pods", is_flag=True, help="Also show the pods.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide"]), default="table", show_default=True,
+    help="Output format; wide has the UIDs of pods beside their names.",
+)  # fmt: skip
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
-def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) -> None:
+def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool, output: str) -> None:
     """Show the content of the newest checkpoint of NODE.
 
     The command prints layout and model, the offsets that the checkpoint covers, and per entity its
@@ -98,19 +104,23 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     Examples:
       springtide model inspect node-1
       springtide model inspect node-1 --row prod --row system
+      springtide model inspect node-1 --row shop/web-0
     """
     silence_logs(settings, "aiokafka")
-    record = run_requests(settings.kafka, newest_checkpoint(settings.kafka, node))
+    record, names = run_requests(settings.kafka, _checkpoint_and_names(settings.kafka, node))
     where = f"checkpoint {record.key.decode()!r:.120} at offset {record.offset}"
     try:
         checkpoint = decode_pack(NodeCheckpoint, record.value)
         state = state_codec.decode(checkpoint.state)
+        uids = {name: uid for uid, name in names.items()}
+        rows = tuple(uids.get(row, row) for row in rows)
         if unknown := [name for name in rows if name not in names_of(state)]:
             raise UsageError(
                 f"there is no model of {', '.join(unknown):.300} on node {node}",
-                hint="list entities and pod UIDs with `springtide model inspect NODE --pods`",
+                hint="list entities and pods with `springtide model inspect NODE --pods`",
             )
-        lines = [*head(state), "", *table(state, rows, pods=pods)]
+        names = with_uids(names) if output == "wide" else names
+        lines = [*head(state), "", *table(state, rows, pods=pods, pod_names=names)]
     except (CheckpointError, RecordError) as error:
         raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
     click.echo(
@@ -121,6 +131,10 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool) ->
     if state.fingerprint != (ours := Bank(model_config(settings)).fingerprint):
         click.echo(f"a worker with these settings has model {ours} and would rebuild this one")
     print_lines(lines)
+
+
+async def _checkpoint_and_names(kafka: KafkaSettings, node: str) -> tuple[Found, dict[str, str]]:
+    return await newest_checkpoint(kafka, node), await read_pod_names(kafka, node)
 
 
 def _description(predictor: str) -> Iterator[str]:

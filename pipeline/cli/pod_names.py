@@ -1,5 +1,7 @@
 """The names of a node's pods by UID, for people: records of models have UIDs alone."""
 
+from collections.abc import Mapping
+
 from pipeline.errors import NotReadyError, RecordError
 from pipeline.kafka.newest import newest
 from pipeline.settings import KafkaSettings
@@ -17,3 +19,8 @@ async def read_pod_names(kafka: KafkaSettings, node: str) -> dict[str, str]:
     except (NotReadyError, RecordError):
         return {}
     return {pod.cgroup_uid: f"{pod.namespace}/{pod.name}" for pod in pods}
+
+
+def with_uids(names: Mapping[str, str]) -> dict[str, str]:
+    """The same names, each followed by its UID."""
+    return {uid: f"{name} ({uid})" for uid, name in names.items()}

@@ -23,6 +23,10 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
     async def offers(*_: object) -> NodeResourcesRecord:
         return NODE_RESOURCES
 
+    async def names(*_: object) -> dict[str, str]:
+        return {PREDICTION.pods.uid[0]: "shop/web-0"}
+
+    monkeypatch.setattr(explain, "read_pod_names", names)
     monkeypatch.setattr(explain, "read_records", read)
     monkeypatch.setattr(explain, "read_offers", offers)
 
@@ -59,6 +63,22 @@ def test_explain_shows_tiers_alone_or_after_the_peaks() -> None:
     assert shown("--tier", "batch")["batch_terms"]["capacity"]
     run = CliRunner().invoke(cli, ["explain", "n", "--tier", "mid", "--class", "prod"])
     assert (run.exit_code, "--tier excludes --class and --predictor" in run.output) == (2, True)
+
+
+@pytest.mark.usefixtures("published")
+def test_explain_names_pods_in_text_adds_uids_in_wide_and_keeps_them_in_json() -> None:
+    named, unknown = PREDICTION.pods.uid
+
+    def text(*arguments: str) -> str:
+        run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
+        assert run.exit_code == 0, run.output
+        return run.output
+
+    shown_words = set(text().replace(",", " ").replace(":", " ").split())
+    assert {"shop/web-0", unknown} <= shown_words
+    assert named not in shown_words
+    assert f"shop/web-0 ({named})" in text("-o", "wide")
+    assert shown()["pods"]["uid"] == [named, unknown]
 
 
 def test_explain_names_an_unavailable_broker_with_a_fix() -> None:

@@ -91,6 +91,10 @@ def put_checkpoint(monkeypatch: pytest.MonkeyPatch, pod: Pod) -> NodeCheckpoint:
     async def newest(*_: object) -> Found:
         return Found(b"node-a@1", encode_pack(record), 7)
 
+    async def names(*_: object) -> dict[str, str]:
+        return {"uid-1": "shop/web-0"}
+
+    monkeypatch.setattr(model, "read_pod_names", names)
     for module in (model, model_export):
         monkeypatch.setattr(module, "newest_checkpoint", newest)
     return record
@@ -101,6 +105,19 @@ def test_inspect_escapes_control_characters_of_pod_uids(monkeypatch: pytest.Monk
     result = CliRunner().invoke(cli, ["model", "inspect", "node-a", "--pods"])
     assert (result.exit_code, "\x1b" in result.output) == (0, False), result.output
     assert r"a\x1b[2J" in result.output
+
+
+def test_inspect_shows_names_of_pods_and_uids_in_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_checkpoint(monkeypatch, Pod("uid-1", (1.0, GIB)))
+
+    def pods(*arguments: str) -> set[str]:
+        result = CliRunner().invoke(cli, ["model", "inspect", "node-a", *arguments])
+        assert result.exit_code == 0, result.output
+        return {line.split("  ")[0] for line in result.output.splitlines() if "web-0" in line}
+
+    assert pods("--pods") == {"shop/web-0"}
+    assert pods("--pods", "-o", "wide") == {"shop/web-0 (uid-1)"}
+    assert pods("--row", "shop/web-0") == pods("--row", "uid-1") == {"shop/web-0"}
 
 
 @pytest.fixture

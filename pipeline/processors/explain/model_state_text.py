@@ -6,6 +6,7 @@ An entity without samples is shown without numbers, never as 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,11 +67,16 @@ def brief(state: ModelState) -> str:
     )
 
 
-def table(state: ModelState, names: Sequence[str] = (), *, pods: bool = False) -> list[str]:
+def table(
+    state: ModelState, names: Sequence[str] = (), *, pods: bool = False,
+    pod_names: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:  # fmt: skip
     """Two lines per entity, cpu and memory: of `names`, or of all entities, with `pods` also of
-    pods. Raises KeyError for a name without a model."""
+    pods, shown by their `pod_names` by UID if they have one. Raises KeyError for a name without a
+    model."""
     models = _models(state)
     row_of = {name: row for row, name in enumerate(models.names)}
+    models = models._replace(names=tuple(pod_names.get(name, name) for name in models.names))
     shown = [row_of[name] for name in names]
     if not names:
         shown = list(range(len(models.names) if pods else len(ENTITIES)))

@@ -13,6 +13,7 @@ from pipeline.extender import limits
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions, by_node
 from pipeline.extender.refusals import PASSES, Refusal, Refusals
 from pipeline.processors.arrays import BoolArray, IntArray
+from pipeline.processors.explain.quantity_text import format_bytes, format_cpu
 from pipeline.processors.loadaware import filter_score, node_thresholds
 from pipeline.processors.loadaware.filter_score import NodeUsage, Verdict
 from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
@@ -258,20 +259,19 @@ def _expired_detail(age_seconds: float, args: LoadAwareArgs) -> str:
 
 
 def amount(resource: str, whole: int) -> str:
-    """An amount with its unit.
+    """An amount with its unit, as tables have it.
 
     >>> amount("cpu", 1250), amount("memory", 3 << 30), amount("nvidia.com/gpu", 2)
-    ('1.25 cores', '3.0 GiB', '2')
+    ('1250m', '3.0Gi', '2')
     >>> amount("springtide.io/network-receive", 1_250_000)
     '1.25 MB/s'
     """
     if resource in RATES:
         return f"{whole / 1e6:.4g} MB/s"
     if resource in ("cpu", MID[0], BATCH[0]):
-        return f"{whole / 1000:.4g} cores"
+        return format_cpu(whole / 1000)
     if resource in ("memory", MID[1], BATCH[1]):
-        gib = whole / 2**30
-        return f"{gib:.1f} GiB" if gib >= 1 else f"{whole / 2**20:.0f} MiB"
+        return format_bytes(whole)
     return str(whole)
 
 

@@ -16,6 +16,7 @@ from pipeline.local.hot_node_scenario import (
     RELIEVED,
     SPAN_SECONDS,
 )
+from pipeline.processors.explain.quantity_text import format_cpu
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.times import time_or_none
 from pipeline.topics.actions import ActionRecord
@@ -271,5 +272,5 @@ def _line(now: float, node: str, text: str) -> str:
 def _move_text(pod: LeavingPod) -> str:
     cpu = pod.target_usage.get("cpu")
     usage = "" if cpu is None else f", which then uses {cpu:.0f}% of its CPU"
-    cores = f"{pod.cpu_millicores / 1000:.1f} cores"
-    return f"{pod.namespace}/{pod.name} ({pod.pod_class}, {cores}) to {pod.target}{usage}"
+    used = format_cpu(pod.cpu_millicores / 1000)
+    return f"{pod.namespace}/{pod.name} ({pod.pod_class}, {used}) to {pod.target}{usage}"

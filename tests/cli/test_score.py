@@ -132,8 +132,8 @@ def test_why_not_shows_the_rule_that_refuses_a_node(answers: dict[str, Any], pod
     assert result.exit_code == 4
     assert result.stdout.splitlines() == [
         "hot would not take shop/web-0: node(s) cpu usage exceed threshold",
-        "  cpu usage would be 100.6% of 4 cores, over the threshold of 65%: 3.6 cores used "
-        "12 s ago + 0.425 cores for this pod",
+        "  cpu usage would be 100.6% of 4000m, over the threshold of 65%: 3600m used "
+        "12 s ago + 425m for this pod",
         "  kube-scheduler's preemption would not help",
         "  its last window ended 12 s ago",
         "  the extender is in mode observe: it lets every node pass",
@@ -151,10 +151,7 @@ def test_why_not_names_a_dispute_and_the_usage_that_counts(
     dispute = Dispute(source="prometheus", usage=other, believed=ours, since=since)
     state = node_state("busy", cpu=2.0, memory=8 * GIB, offset=1, dispute=dispute)
     answers["table"].put_state(state)
-    text = (
-        f"  two sources differ since {since}: 2 cores and 8.0 GiB counts, "
-        "prometheus reports 0.5 cores"
-    )
+    text = f"  two sources differ since {since}: 2000m and 8.0Gi counts, prometheus reports 500m"
     result = run("why-not", "-f", pod, "busy")
     assert (result.exit_code, text in result.stdout.splitlines()) == (0, True), result.stdout
     (item,) = json.loads(run("why-not", "-f", pod, "busy", "-o", "json").stdout)["items"]

@@ -175,7 +175,7 @@ def test_usage_is_told_when_it_is_above_the_mark(story: Story) -> None:
 def test_a_plan_says_which_pod_goes_where_and_why_not_elsewhere(story: Story) -> None:
     assert tell(story, plan()) == [
         "plan of LowNodeLoad, valid for 60 s: it is hot",
-        "  default/web-0 (prod, 11.2 cores) to spare-1, which then uses 36% of its CPU",
+        "  default/web-0 (prod, 11200m) to spare-1, which then uses 36% of its CPU",
         "    not to gpu-1: it has a taint",
     ]
 

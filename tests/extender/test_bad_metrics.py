@@ -110,6 +110,6 @@ def test_the_detail_names_the_doubt() -> None:
         "node(s) cpu estimated usage exceed threshold"
     )
     assert result.refusals.detail(0) == (
-        "cpu estimated usage would be 69.1% of 16 cores, over the threshold of 65%: usage is "
-        "unknown or in doubt, 7.65 cores expected of the pods on the node + 3.4 cores for this pod"
+        "cpu estimated usage would be 69.1% of 16000m, over the threshold of 65%: usage is "
+        "unknown or in doubt, 7650m expected of the pods on the node + 3400m for this pod"
     )

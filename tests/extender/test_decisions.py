@@ -157,8 +157,8 @@ def test_thresholds_come_from_the_settings() -> None:
     table = table_of(node_state("a", cpu=0.5, memory=1e15), counting=rules.counting)
     result = Decisions(table, rules).filter(small_pod(cpu=100), ["a"], NOW)
     assert result.details(3) == {
-        "a": "cpu usage would be 14.6% of 4 cores, over the threshold of 10%: "
-        "0.5 cores used 10 s ago + 0.085 cores for this pod"
+        "a": "cpu usage would be 14.6% of 4000m, over the threshold of 10%: "
+        "500m used 10 s ago + 85m for this pod"
     }
 
 
@@ -335,7 +335,7 @@ def test_the_usage_of_a_new_node_is_what_is_on_its_way() -> None:
         table.put_pod(running(small_pod(f"p{i}"), "new", 0.0))
     result = decisions.filter(small_pod(), ["known", "new", "silent"], NOW)
     assert list(result.refused) == ["known", "new"]
-    assert "2.975 cores on its way" in result.details(2)["new"]
+    assert "2975m on its way" in result.details(2)["new"]
 
 
 def test_expired_work_of_filter_is_dropped() -> None:

@@ -173,8 +173,8 @@ def test_unknown_cpu_is_judged_by_the_estimates_of_pods(pods: int) -> None:
     assert world.refused() == ["blind", "dark"]
     assert world.refusal("blind") == Refusal("node(s) cpu estimated usage exceed threshold")
     assert world.detail("blind") == (
-        "cpu estimated usage would be 93.5% of 4 cores, over the threshold of 65%: usage is "
-        "unknown or in doubt, 3.4 cores expected of the pods on the node + 0.34 cores for this pod"
+        "cpu estimated usage would be 93.5% of 4000m, over the threshold of 65%: usage is "
+        "unknown or in doubt, 3400m expected of the pods on the node + 340m for this pod"
     )
 
 
@@ -272,7 +272,7 @@ def test_amplified_nodes_are_judged_by_raw_allocatable() -> None:
     raw = {"node.koordinator.sh/raw-allocatable": '{"cpu": "2"}'}
     world = World().node("real").node("amplified", annotations=raw)
     assert world.refused() == ["amplified"]
-    assert "of 2 cores" in world.detail("amplified")
+    assert "of 2000m" in world.detail("amplified")
 
 
 def test_pods_on_their_way_count_in_the_filter_unless_disabled() -> None:
@@ -325,7 +325,7 @@ def test_requests_may_not_use_the_reservation_of_a_node() -> None:
         "node(s) cpu requests exceed allocatable minus reservation"
     )
     assert world.detail("kept") == (
-        "cpu: 2.7 cores requested + 0.4 cores for this pod exceed 3 cores (allocatable minus "
+        "cpu: 2700m requested + 400m for this pod exceed 3000m (allocatable minus "
         "the node's reservation)"
     )
 
@@ -387,7 +387,7 @@ def test_mid_and_batch_pods_are_limited_by_the_newest_record(
 def test_the_detail_of_a_refused_offer_has_the_numbers() -> None:
     world = offering(600.0).runs("a", tier_pod("there", "batch", 300))
     assert world.detail("a", tier_pod("new", "batch", 200)) == (
-        "kubernetes.io/batch-cpu: 0.3 cores requested + 0.2 cores for this pod exceed 0.4 cores "
+        "kubernetes.io/batch-cpu: 300m requested + 200m for this pod exceed 400m "
         "(offer computed 10 min ago)"
     )
 
@@ -583,7 +583,7 @@ def test_the_numbers_of_a_refusal_are_those_of_its_decision() -> None:
     world.table.put_pod(running(pod("young", 1000), "a", age=5.0))
     result = world.filter()
     before = result.details(2)
-    assert "0.85 cores on its way" in before["a"]
+    assert "850m on its way" in before["a"]
     for name in ("a", "b"):
         world.table.put_state(node_state(name, cpu=0.5, age=-5.0, offset=1))
         world.table.put_pod(running(pod(f"more-{name}", 1000), name, age=-5.0))

@@ -18,12 +18,12 @@ REFUSED = {
     "hot": "node(s) cpu usage exceed threshold", "full": "node(s) memory usage exceed threshold"
 }  # fmt: skip
 HOT = (
-    "hot: cpu usage would be 96.2% of 4 cores, over the threshold of 65%: "
-    "3.6 cores used 12 s ago + 0.25 cores for this pod"
+    "hot: cpu usage would be 96.2% of 4000m, over the threshold of 65%: "
+    "3600m used 12 s ago + 250m for this pod"
 )
 FULL = (
-    "full: memory usage would be 100.6% of 16.0 GiB, over the threshold of 95%: "
-    "15.9 GiB used 10 s ago + 200 MiB for this pod"
+    "full: memory usage would be 100.6% of 16.0Gi, over the threshold of 95%: "
+    "15.9Gi used 10 s ago + 200Mi for this pod"
 )
 PASSING = ["idle", "busy", "old", "blind", "stranger"]
 

@@ -119,7 +119,7 @@ def test_pods_of_a_hot_node_would_move_to_a_calm_one(cluster: Cluster, tmp_path:
     ran = run("--policy", str(policy))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "1 pod would move" in ran.stdout
-    assert "    shop/web-0 (prod, 1.5 cores and 1 MiB) to calm, score " in ran.stdout
+    assert "    shop/web-0 (prod, 1500m and 1Mi) to calm, score " in ran.stdout
     assert "not to" not in ran.stdout
     ran = run("--policy", str(policy), "-o", "json", "--cpu-threshold-percent", "10")
     assert ran.returncode == 4
@@ -132,7 +132,7 @@ def test_pods_of_a_hot_node_would_move_to_a_calm_one(cluster: Cluster, tmp_path:
     asyncio.run(cluster.send(ACTIONS, ("hot", encode_json(refused)), ("hot", b"nonsense")))
     ran = run("--policy", str(policy))
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "shop/web-1 (prod, 0.2 cores and 1 MiB) to calm" in ran.stdout
+    assert "shop/web-1 (prod, 200m and 1Mi) to calm" in ran.stdout
     assert f"shop/web-0 stays: the evictor refused to evict it: {refused.error}" in ran.stdout
 
     asyncio.run(cluster.send(EVICTION_REQUESTS, ("hot", encode_json(_request("hot")))))
@@ -146,7 +146,7 @@ def test_pods_of_a_hot_node_would_move_to_a_calm_one(cluster: Cluster, tmp_path:
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
     assert "NodeRequests: 1 pod would move" in ran.stdout
     assert "hot: the node asks for relief: agent: memory is reclaimed" in ran.stdout
-    assert "shop/web-1 (prod, 0.2 cores and 1 MiB) to calm" in ran.stdout
+    assert "shop/web-1 (prod, 200m and 1Mi) to calm" in ran.stdout
 
     only = WorkloadRecord(namespace="shop", kind="ReplicaSet", name="web", replicas=1)
     asyncio.run(cluster.send(WORKLOADS, ("shop/ReplicaSet/web", encode_json(only))))

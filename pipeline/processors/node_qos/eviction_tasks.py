@@ -83,7 +83,7 @@ class EvictionTasks:
             return
         feature, limit, request = EvictionFeature.BE_CPU, *current[::2]
         why = (
-            f"best-effort pods may use {limit} millicores and request {request}; "
+            f"best-effort pods may use {limit}m of CPU and request {request}m; "
             f"{rule.lower_percent}% or less of the requests is too little"
         )
         release = 0 if mean is None else release_millicores(rule, BestEffortCpu(*mean), current)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 
 from pipeline.processors.descheduling.relief_alerts import Hopeless, Subject, subject_of
+from pipeline.processors.explain.quantity_text import format_bytes, format_cpu
 from pipeline.processors.usage_levels.hourly_usage import HourlyUsage, UsageSubject
 from pipeline.processors.usage_levels.level_changes import (
     AGE_HOURS,
@@ -170,4 +171,4 @@ def _found(change: Change, pool: str, others: Iterable[Change] = ()) -> Hopeless
 def _text(change: Change, amount: float) -> str:
     if change.subject.kind == "pool":
         return f"{100 * amount:.3g}%"
-    return f"{amount:.3g} cores" if change.resource == 0 else f"{amount / 2**20:.0f} MiB"
+    return format_cpu(amount) if change.resource == 0 else format_bytes(amount)

@@ -50,7 +50,7 @@ def test_an_alert_says_what_changed_when_and_what_it_means() -> None:
     assert pool.why.endswith("Peaks that were learned before are too low")
     assert web.subject == Subject("workload_cpu_level", "", workload="Deployment/shop/web")
     assert web.pool == "silver"
-    assert "fell from 0.3 cores to 0.15 cores a pod" in web.why
+    assert "fell from 300m to 150m a pod" in web.why
     assert web.change is not None
     assert (web.change.before, web.change.after) == (0.3, 0.15)
     assert f"since {web.change.since}" in web.why

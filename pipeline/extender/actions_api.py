@@ -38,7 +38,7 @@ class NodeActionsHandler:
             Route(
                 "GET", "/v1/nodes/{node}/actions", self.actions,
                 "The last actions of node actuator, evictor and planner about a node.",
-                NodeActionList, parameters=(NODE, TAG), errors=(503,),
+                NodeActionList, parameters=(NODE, TAG), errors=(404, 503),
                 others={304: Response("nothing has changed", headers=("ETag",))},
             )
         ]  # fmt: skip

@@ -17,7 +17,7 @@ _DOWNLOAD_SECONDS: Final = 900.0
 _BUILD_SECONDS: Final = 300.0
 _WHAT_IS_BUILT: Final = (
     "pipeline", "actuators", "node-exporter", "tests", "docs", "deploy", "benchmarks", "Makefile",
-    "CHANGELOG.md", "LICENSE", "README.md", ".gitignore", "pyproject.toml",
+    "CHANGELOG.md", "LICENSE", "README.md", ".gitignore", "mkdocs.yml", "pyproject.toml",
     "requirements-dev.lock", "requirements-exporter.lock", "requirements-pipeline.lock",
 )  # fmt: skip
 

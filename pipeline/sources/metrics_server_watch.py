@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from pipeline.clock import Clock
-from pipeline.errors import InvalidRecordError
+from pipeline.errors import ForbiddenError, InvalidRecordError, UnauthenticatedError
 from pipeline.kube.api_client import Api, open_api
 from pipeline.kube.list_watch import list_pages
 from pipeline.processors.imported_usage.fetched_usage import TimeWindow
@@ -32,8 +32,7 @@ async def watch_cluster(
     that refuses the lists of nodes and pods.
     """
     async with open_api(settings, clock, name="springtide-report") as api:
-        for kind in _KINDS:  # a refusal shows before the watch
-            await api.request("GET", f"/api/v1/{kind}", params={"limit": "1"})
+        await _check_rights(api)
         session = MetricsServerSession(api)
         began = clock.monotonic()
         await session.poll()
@@ -54,6 +53,18 @@ async def watch_cluster(
         nodes = await _records(api, "nodes", read_node, refused)
         pods = await _records(api, "pods", read_pod, refused)
     return WatchedCluster(round(now), seconds, usage, nodes, pods, refused)
+
+
+async def _check_rights(api: Api) -> None:
+    """Raise the error of a refused list before the watch, and not after it."""
+    for kind in _KINDS:
+        try:
+            await api.request("GET", f"/api/v1/{kind}", params={"limit": "1"})
+        except UnauthenticatedError:
+            raise
+        except ForbiddenError as error:
+            error.hint = f"the user of the kubeconfig needs the right to list {kind}"
+            raise
 
 
 async def _records(

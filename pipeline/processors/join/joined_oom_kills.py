@@ -15,7 +15,8 @@ from pipeline.topics.windows import MOST_OOM_KILLS, OomKill
 REPEATED_MS: Final = 600_000
 """How long windows repeat a kill, by their ends."""
 LATEST_MS: Final = 86_400_000
-"""A kill this long before a window is too late for it, as in the Vertical Pod Autoscaler."""
+"""A kill this long before a window is too late for it. The Vertical Pod Autoscaler is stricter: it
+counts kills only within the present 24 hours of a container."""
 FUTURE_MS: Final = 600_000
 """How far a kill may be ahead of the broker's clock."""
 MOST_PODS: Final = 4096

@@ -1,8 +1,7 @@
 """The documents behind the console's pages about hot nodes, accuracy and policy."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from pipeline.extender.decisions import Rules
 from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import Route
 from pipeline.extender.tagged_documents import KeptDocument, document_response, document_route
+from pipeline.processors.arrays import BoolArray
 from pipeline.processors.console.accuracy_document import Accuracy, JudgedFleet, accuracy_document
 from pipeline.processors.console.encoded_document import (
     NO_DOCUMENT,
@@ -38,6 +38,7 @@ from pipeline.processors.console.relief_log import ReliefLog
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
+from pipeline.table.node_columns import NodeRecords
 
 ReadJudged = Callable[[float, float], Awaitable[JudgedFleet]]
 """Read the peaks that were judged between two Unix times. Raises `KafkaError` or `OSError`."""
@@ -102,17 +103,10 @@ class ConsoleDocuments:
         return document_response(request, await self._kept_policy.current(self._make_policy))
 
     def _make_relief(self, now: float, _: object) -> tuple[object, Callable[[], Relief]]:
-        hot, known = [*self._hot_nodes(now)], self._known_relief(now)
-        return None, partial(relief_document, hot, known)
-
-    def _hot_nodes(self, now: float) -> Iterator[HotNode]:
         names, records = self._table.rows()
         rows, stale_after = np.arange(len(names)), self._settings.stale_after_seconds
-        fresh = self._table.fresh(rows, now, stale_after).tolist()
-        for name, of, is_fresh in zip(names, records, fresh, strict=True):
-            if name and of.state is not None and of.state.alerts:
-                pool = pool_of(of.node.hot_nodes if of.node else None)
-                yield HotNode(name, pool, not is_fresh, of.state.alerts)
+        fresh, known = self._table.fresh(rows, now, stale_after), self._known_relief(now)
+        return None, lambda: relief_document([*_hot_nodes(names, records, fresh)], known)
 
     def _known_relief(self, now: float) -> KnownRelief:
         log, alerts, state = self._relief
@@ -142,6 +136,15 @@ class ConsoleDocuments:
             return policy_report(nodes, extender)
 
         return None, make
+
+
+def _hot_nodes(
+    names: Sequence[str], records: Sequence[NodeRecords], fresh: BoolArray
+) -> Iterator[HotNode]:
+    for name, of, is_fresh in zip(names, records, fresh.tolist(), strict=True):
+        if name and of.state is not None and of.state.alerts:
+            pool = pool_of(of.node.hot_nodes if of.node else None)
+            yield HotNode(name, pool, not is_fresh, of.state.alerts)
 
 
 class AccuracyReader:

@@ -51,24 +51,33 @@ class KeptDocument:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = asyncio.Lock()
+        self._making: asyncio.Task[None] | None = None
         self._made_at = -float("inf")
         self._made_of: object = None
         self._document = NO_DOCUMENT
 
     async def current(self, make: Make) -> EncodedDocument:
         """The document, made again if it is too old and has changed."""
-        async with self._lock:  # Those who wait for it get the same document.
+        if self._making is None:
             now = self._clock.now()
             if 0 <= now - self._made_at < limits.DOCUMENT_SECONDS:
                 return self._document
+            self._making = asyncio.create_task(self._make(make, now), name="document")
+        # Those who wait get the same document. One who hangs up does not end it: the thread would
+        # go on, and the next client begin another.
+        await asyncio.shield(self._making)
+        return self._document
+
+    async def _make(self, make: Make, now: float) -> None:
+        try:
             made_of, made = make(now, self._made_of)
             if made is not None:
                 # 10,000 nodes take a fifth of a second; a scheduler must not wait for them.
                 self._document = await asyncio.to_thread(lambda: encode_document(made()))
                 self._made_of = made_of
             self._made_at = now
-            return self._document
+        finally:
+            self._making = None
 
 
 def document_route(path: str, handler: Handler, summary: str, document: type) -> Route:

@@ -1,6 +1,8 @@
 """The documents about hot nodes, accuracy and policy, as an extender serves them."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from pipeline.errors import BrokerUnavailableError
 from pipeline.extender import limits
 from pipeline.extender.console_documents import ReliefReading
 from pipeline.extender.console_reading import take_relief
+from pipeline.extender.http_responses import ErrorReply
+from pipeline.extender.tagged_documents import KeptDocument
 from pipeline.kafka.follow import ConsumerRecord
 from pipeline.processors.console.accuracy_document import JudgedFleet
 from pipeline.processors.console.relief_log import ReliefLog
@@ -180,3 +184,35 @@ def test_records_of_the_topics_are_taken_and_those_of_others_passed_over() -> No
     assert not take_relief(log, EVICTION_PLANS, record(encode_json(plan("p2", pods=1001))), NOW)
     (logged,) = log.plans(NOW)
     assert logged.of_pods["u0"].outcome == "done"
+
+
+async def test_clients_that_hang_up_do_not_begin_a_document_each() -> None:
+    kept, may_end = KeptDocument(ManualClock(NOW)), threading.Event()
+    made: list[float] = []
+
+    def make(now: float, _: object) -> tuple[object, Callable[[], ErrorReply]]:
+        made.append(now)
+        return None, lambda: ErrorReply(str(may_end.wait(60)))
+
+    for _ in range(5):
+        client = asyncio.create_task(kept.current(make))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        client.cancel()
+        await asyncio.wait({client})
+    may_end.set()
+    assert (await kept.current(make)).body == b'{"Error":"True"}'
+    assert made == [NOW]
+
+
+async def test_a_document_that_failed_is_tried_again() -> None:
+    kept, failures = KeptDocument(ManualClock(NOW)), [ValueError("once")]
+
+    def make(_now: float, _of: object) -> tuple[object, Callable[[], ErrorReply]]:
+        if failures:
+            raise failures.pop()
+        return None, lambda: ErrorReply("made")
+
+    with pytest.raises(ValueError, match="once"):
+        await kept.current(make)
+    assert (await kept.current(make)).body == b'{"Error":"made"}'

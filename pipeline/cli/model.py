@@ -16,7 +16,7 @@ from pipeline.cli.pod_names import read_pod_names, with_uids
 from pipeline.cli.safe_output import print_lines
 from pipeline.errors import CheckpointError, PredictorError, RecordError, UsageError
 from pipeline.kafka.newest import Found
-from pipeline.processors.explain.model_state_text import head, names_of, table
+from pipeline.processors.explain.model_state_text import head, items, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.predictors.predictor_tables import markdown as markdown_tables
@@ -88,10 +88,7 @@ def predictors(output: str) -> None:
     help="Show only this entity, or the pod with this namespace/name or UID. Repeatable.",
 )  # fmt: skip
 @click.option("--pods", is_flag=True, help="Also show the pods.")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "wide"]), default="table", show_default=True,
-    help="Output format; wide has the UIDs of pods beside their names.",
-)  # fmt: skip
+@output_formats(help=", and the UIDs of pods beside their names")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
 def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool, output: str) -> None:
     """Show the content of the newest checkpoint of NODE.
@@ -104,7 +101,7 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool, ou
     Examples:
       springtide model inspect node-1
       springtide model inspect node-1 --row prod --row system
-      springtide model inspect node-1 --row shop/web-0
+      springtide model inspect node-1 --row shop/web-0 -o json
     """
     silence_logs(settings, "aiokafka")
     record, names = run_requests(settings.kafka, _checkpoint_and_names(settings.kafka, node))
@@ -119,6 +116,15 @@ def inspect(settings: Settings, node: str, rows: tuple[str, ...], pods: bool, ou
                 f"there is no model of {', '.join(unknown):.300} on node {node}",
                 hint="list entities and pods with `springtide model inspect NODE --pods`",
             )
+        if output == "json":
+            document = {
+                "node": state.node, "machine": state.machine_id, "model": state.fingerprint,
+                "layout": state_codec.VERSION, "offset": record.offset,
+                "covers": checkpoint.covers, "applied": state.applied, "gaps": state.gaps,
+                "items": [*items(state, rows, pods=pods, pod_names=names)],
+            }  # fmt: skip
+            click.echo(json.dumps(document, indent=2, allow_nan=False))
+            return
         names = with_uids(names) if output == "wide" else names
         lines = [*head(state), "", *table(state, rows, pods=pods, pod_names=names)]
     except (CheckpointError, RecordError) as error:

@@ -98,7 +98,9 @@ class World:
     def take(self, topic: Topic, value: bytes, key: bytes | None = NAME.encode()) -> None:
         if topic is HEARTBEATS and key == NAME.encode():
             key = HEARTBEAT.source.encode()
-        record = SimpleNamespace(topic=topic.name, partition=0, offset=0, key=key, value=value)
+        record = SimpleNamespace(
+            topic=topic.name, partition=0, offset=0, key=key, value=value, headers=()
+        )
         self.actuator.learn(topic, cast(Any, record))
 
     def take_good(self, *others_than: Topic) -> None:

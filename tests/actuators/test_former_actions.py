@@ -43,7 +43,7 @@ def record(value: bytes | None, age: float, partition: int = 0, key: str = "n") 
     at = round((ManualClock().now() - age) * 1000)
     return cast(ConsumerRecord, SimpleNamespace(
         topic="springtide.actions", partition=partition, offset=0, key=key.encode(), value=value,
-        timestamp=at,
+        timestamp=at, headers=(),
     ))  # fmt: skip
 
 

@@ -41,7 +41,7 @@ async def taken(record: EvictionPlanRecord) -> tuple[int, list[ActionRecord]]:
     value = encode_json(record)
     await evictor._take(cast(ConsumerRecord, SimpleNamespace(
         topic="springtide.eviction-plans", partition=0, offset=0, key=b"n", value=value,
-        timestamp=round(ManualClock().now() * 1000),
+        timestamp=round(ManualClock().now() * 1000), headers=(),
     )))  # fmt: skip
     queued = evictor._actions._waiting
     return evictor._plans.qsize(), [queued.get_nowait() for _ in range(queued.qsize())]

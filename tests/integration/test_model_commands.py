@@ -138,6 +138,10 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert shown.exit_code == 0, shown.output
     assert f"{WINDOW_COUNT} applied, 0 missing" in shown.output
     assert any(line.split()[:1] == ["pod-2"] for line in shown.output.splitlines())
+    shown = await typed(kafka, "model", "inspect", NODE, "--row", "pod-2", "-o", "json")
+    document = json.loads(shown.output)
+    assert (document["node"], document["applied"]) == (NODE, WINDOW_COUNT)
+    assert [row["entity"] for row in document["items"]] == ["pod-2", "pod-2"]
     shown = await typed(kafka, "model", "inspect", NODE, "--row", "pod-99")
     assert (shown.exit_code, "no model of pod-99" in shown.output) == (2, True)
     assert (await typed(kafka, "model", "inspect", "zebra")).exit_code == 4

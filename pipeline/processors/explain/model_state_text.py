@@ -75,15 +75,36 @@ def table(
     pods, shown by their `pod_names` by UID if they have one. Raises KeyError for a name without a
     model."""
     models = _models(state)
-    row_of = {name: row for row, name in enumerate(models.names)}
+    shown = _shown(models, names, pods=pods)
     models = models._replace(names=tuple(pod_names.get(name, name) for name in models.names))
-    shown = [row_of[name] for name in names]
-    if not names:
-        shown = list(range(len(models.names) if pods else len(ENTITIES)))
     grid = [list(_TITLES)]
     for row in shown:
         grid.extend(_lines(models, row))
     return [*align_columns(grid)]
+
+
+def items(
+    state: ModelState, names: Sequence[str] = (), *, pods: bool = False,
+    pod_names: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """The rows of `table` as JSON objects, cores and bytes, null where unknown. `entity` is
+    an entity or the UID of a pod, `name` that of a pod. Raises KeyError as `table` does."""
+    models = _models(state)
+    for row in _shown(models, names, pods=pods):
+        for r, resource in enumerate(RESOURCES):
+            known = bool(models.samples[row, r] > 0)
+            yield {
+                "entity": models.names[row],
+                "name": pod_names.get(models.names[row]),
+                "profile": int(models.profile[row]),
+                "first": _time_or_none(int(models.first_ms[row])),
+                "last": _time_or_none(int(models.last_ms[row])),
+                "resource": resource,
+                "samples": int(models.samples[row, r]),
+                "buckets": int(models.buckets[row, r]) if known else None,
+                "mean": float(models.mean[row, r]) if known else None,
+                "stdev": float(models.stdev[row, r]) if known else None,
+            }
 
 
 def peaks_table(peaks: NodePeaks) -> list[str]:
@@ -120,6 +141,13 @@ def _models(state: ModelState) -> _Models:
     )
 
 
+def _shown(models: _Models, names: Sequence[str], *, pods: bool) -> Sequence[int]:
+    if not names:
+        return range(len(models.names) if pods else len(ENTITIES))
+    row_of = {name: row for row, name in enumerate(models.names)}
+    return [row_of[name] for name in names]
+
+
 def _lines(models: _Models, row: int) -> Iterable[list[str]]:
     """A line per resource."""
     for r, resource in enumerate(RESOURCES):
@@ -139,7 +167,11 @@ def _lines(models: _Models, row: int) -> Iterable[list[str]]:
 
 
 def _time(milliseconds: int) -> str:
-    return "never" if milliseconds == NEVER else format_time(milliseconds / 1000)
+    return _time_or_none(milliseconds) or "never"
+
+
+def _time_or_none(milliseconds: int) -> str | None:
+    return None if milliseconds == NEVER else format_time(milliseconds / 1000)
 
 
 def _sizes(columns: Mapping[str, bytes]) -> str:

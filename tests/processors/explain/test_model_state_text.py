@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.processors.explain.model_state_text import head, names_of, table
+from pipeline.processors.explain.model_state_text import head, items, names_of, table
 from pipeline.processors.model import state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ENTITIES
@@ -50,6 +50,19 @@ def test_pods_and_named_rows_are_shown_on_request(state: state_codec.ModelState)
     assert {name for name, _ in rows(table(state, ["a", "prod"]))} == {"a", "prod"}
     with pytest.raises(KeyError):
         table(state, ["z"])
+
+
+def test_items_have_the_values_of_the_table(state: state_codec.ModelState) -> None:
+    found = {(row["entity"], row["resource"]): row for row in items(state, pods=True)}
+    assert [*found] == [*rows(table(state, pods=True))]
+    assert found["node", "memory"]["mean"] == 2 * GIB
+    assert found["node", "cpu"]["first"] == "2023-11-14T22:16:00Z"
+    names = {"a": "shop/web-0"}
+    (cpu, memory) = items(state, ["a"], pod_names=names)
+    assert (cpu["entity"], cpu["name"], cpu["samples"]) == ("a", "shop/web-0", 2)
+    # No sample had memory.
+    assert (memory["samples"], memory["buckets"], memory["mean"]) == (0, None, None)
+    assert found["unknown", "cpu"]["first"] is None
 
 
 def test_head_names_node_machine_and_model(state: state_codec.ModelState) -> None:

@@ -113,7 +113,8 @@ class ConsoleDocuments:
         if not state.caught_up:
             return KnownRelief(problem=f"plans and their outcomes are not read: {state.message}")
         problem = "" if state.connected else state.message
-        return KnownRelief(alerts.open(self._clock.monotonic()), log.plans(now), problem)
+        troubles, plans = alerts.open(self._clock.monotonic()), log.plans(now)
+        return KnownRelief(troubles, plans, log.is_complete(now), problem)
 
     def _make_policy(self, now: float, _: object) -> tuple[object, Callable[[], PolicyReport]]:
         names, records = self._table.rows()

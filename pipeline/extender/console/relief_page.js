@@ -36,9 +36,9 @@ export class ReliefPage extends DocumentPage {
   hot(relief) {
     const rows = this.rows();
     if (!rows.length) return note(relief.hot_nodes ? "No hot node of this pool is listed." : "No node is hot.");
-    const caption = relief.node.length < relief.hot_nodes
-      ? `The first ${count(rows.length, "alert")} of ${relief.hot_nodes} hot nodes`
-      : `${count(rows.length, "open alert")}`;
+    const cut = relief.node.length < relief.hot_alerts
+      ? `, of the first ${relief.node.length} of ${relief.hot_alerts}` : "";
+    const caption = `${count(rows.length, "open alert")}${cut}`;
     return table(caption,
       [["Node", false], ["Pool", false], ["Hot", false], ["Severity", false], ["Hot for", true],
         ["Usage", true], ["Threshold", true]],
@@ -49,23 +49,24 @@ export class ReliefPage extends DocumentPage {
         percent(relief.usage_percent[row]), percent(relief.threshold_percent[row])]));
   }
 
-  troubles({ troubles, problem }) {
+  troubles({ troubles, more_troubles: more, problem }) {
     if (troubles === null) return note(`Not known: ${problem}`);
     const listed = troubles.filter(({ pool }) => this.state.pool === "" || pool === this.state.pool);
-    if (!listed.length) return note("Nothing.");
-    return table(count(listed.length, "alert of the planner", "alerts of the planner"),
+    if (!listed.length) return note(more ? "No alert of the planner about this pool is listed." : "Nothing.");
+    const cut = more ? `, of the first ${troubles.length} of ${troubles.length + more}` : "";
+    return table(count(listed.length, "alert of the planner", "alerts of the planner") + cut,
       [["About", false], ["What", false], ["Severity", false], ["For", true], ["Why", false]],
       listed.map((of) => [
         of.node ? this.link(of.node) : of.workload || `pool ${poolName(of.pool)}`,
         RULES[of.rule] ?? of.rule, of.severity, age(now() - of.since_seconds), text(of.why)]));
   }
 
-  plans({ plans, problem }) {
+  plans({ plans, has_all_plans: hasAll, problem }) {
     if (plans === null) return [note(`Not known: ${problem}`)];
     const parts = problem ? [note(`Not up to date: ${problem}`)] : [];
     if (!plans.length) return [...parts, note("No plan was made.")];
     if (this.state.pool) parts.push(note("Of all pools: a plan names no pool."));
-    if (plans.length > PLANS) parts.push(note(`The newest ${PLANS} of ${plans.length} plans.`));
+    if (plans.length > PLANS) parts.push(note(`The newest ${PLANS} of ${hasAll ? "" : "at least "}${plans.length} plans.`));
     return [...parts, ...plans.slice(0, PLANS).flatMap((plan) => this.plan(plan))];
   }
 
@@ -93,12 +94,12 @@ export class ReliefPage extends DocumentPage {
 function totals(relief) {
   const plans = relief.plans;
   const pods = plans?.flatMap((plan) => plan.pods) ?? [];
-  const least = plans?.some((plan) => plan.more_pods) ? "at least " : "";
+  const least = relief.has_all_plans === false ? "at least " : "";
+  const leastPods = least || (plans?.some((plan) => plan.more_pods) ? "at least " : "");
   const with_ = (outcomes) => (plans === null ? UNKNOWN
-    : least + pods.filter((pod) => outcomes.includes(pod.outcome)).length);
-  const critical = new Set(relief.node.filter((_, row) => relief.severity[row] === "critical")).size;
-  const items = [[relief.hot_nodes, "hot nodes"], [critical, "of them critical"],
-    [plans === null ? UNKNOWN : plans.length, "plans in 2 hours"],
+    : leastPods + pods.filter((pod) => outcomes.includes(pod.outcome)).length);
+  const items = [[relief.hot_nodes, "hot nodes"], [relief.critical_nodes, "of them critical"],
+    [plans === null ? UNKNOWN : least + plans.length, "plans in 2 hours"],
     [with_(["done"]), "pods evicted"], [with_(["observed", "recommended"]), "pods would be evicted"],
     [with_(["refused", "failed"]), "pods refused or failed"]];
   return element("ul", { className: "totals" }, items.map(([figure, words]) =>

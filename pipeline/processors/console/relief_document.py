@@ -107,6 +107,8 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
     then the oldest.
 
     hot_nodes: Nodes with an open alert; some of them may not be listed.
+    critical_nodes: How many of them have a critical alert.
+    hot_alerts: Open alerts of all of them.
     node: Name of the node.
     pool: Its node pool.
     rule: What is hot: node_cpu, node_memory, prod_cpu or prod_memory.
@@ -116,7 +118,10 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
     threshold_percent: Usage above it is hot; null is unknown.
     stale: Whether the last window of the node is too old to be judged.
     troubles: Open alerts of the planner; null while they are not known.
+    more_troubles: How many more are open; null while that is not known.
     plans: Plans of the last two hours, newest first; null while they are not known.
+    has_all_plans: Whether there are no older plans of the last two hours; null while that is not
+      known.
     problem: Why alerts of the planner and plans are not known, or are not up to date; empty if
       they are.
     """
@@ -124,6 +129,8 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
     apiVersion: str = API_VERSION  # noqa: N815
     kind: Literal["Relief"] = "Relief"
     hot_nodes: int
+    critical_nodes: int
+    hot_alerts: int
     node: list[str]
     pool: list[str]
     rule: list[str]
@@ -133,7 +140,9 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
     threshold_percent: list[float | None]
     stale: list[bool]
     troubles: list[ReliefTrouble] | None
+    more_troubles: int | None
     plans: list[ReliefPlanItem] | None
+    has_all_plans: bool | None
     problem: str = ""
 
 
@@ -147,11 +156,12 @@ class HotNode(NamedTuple):
 
 
 class KnownRelief(NamedTuple):
-    """Open alerts of the planner, and plans, newest first; None while they are not known, for the
-    reason in `problem`."""
+    """Open alerts of the planner, plans, newest first, and whether these are all; None while they
+    are not known, for the reason in `problem`."""
 
     troubles: Sequence[AlertRecord] | None = None
     plans: Sequence[LoggedPlan] | None = None
+    has_all_plans: bool | None = None
     problem: str = ""
 
 
@@ -159,10 +169,13 @@ def relief_document(hot: Sequence[HotNode], known: KnownRelief) -> Relief:
     """The document of these nodes, each with at least one open alert."""
     rows = [(node, alert) for node in hot for alert in node.alerts]
     rows.sort(key=lambda row: (row[1].severity != "critical", row[1].since, row[0].name))
-    rows = rows[: limits.HOT_ROWS]
+    critical = {node.name for node, alert in rows if alert.severity == "critical"}
+    hot_alerts, rows = len(rows), rows[: limits.HOT_ROWS]
     troubles, plans = known.troubles, known.plans
     return Relief(
         hot_nodes=len(hot),
+        critical_nodes=len(critical),
+        hot_alerts=hot_alerts,
         node=[node.name for node, _ in rows],
         pool=[node.pool for node, _ in rows],
         rule=[alert.rule for _, alert in rows],
@@ -172,7 +185,9 @@ def relief_document(hot: Sequence[HotNode], known: KnownRelief) -> Relief:
         threshold_percent=[_tenths(alert.threshold_percent) for _, alert in rows],
         stale=[node.is_stale for node, _ in rows],
         troubles=None if troubles is None else [*_troubles(troubles)],
+        more_troubles=None if troubles is None else max(len(troubles) - limits.TROUBLES, 0),
         plans=None if plans is None else [_plan(logged) for logged in plans if logged.plan],
+        has_all_plans=known.has_all_plans,
         problem=known.problem,
     )
 

@@ -1,6 +1,7 @@
 """Plans of the last hours with what became of each of their pods, from records in any order and
 with repeats."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -8,7 +9,7 @@ import msgspec
 
 from pipeline.processors.console import limits
 from pipeline.topics.actions import ActionRecord, Outcome
-from pipeline.topics.eviction_plans import LONGEST_NAME, EvictionPlanRecord
+from pipeline.topics.eviction_plans import LONGEST_NAME, MOST_PODS, EvictionPlanRecord
 
 _EVICTOR: Final = "evictor"
 _PLANNER: Final = "planner"
@@ -44,6 +45,7 @@ class ReliefLog:
 
     def __init__(self) -> None:
         self._plans: dict[str, LoggedPlan] = {}
+        self._crowded_out_at = -math.inf  # when the newest was made that others crowded out
 
     def take_plan(self, plan: EvictionPlanRecord, appended_at: float, now: float) -> bool:
         """Take a plan; False if it is known, or too old."""
@@ -52,6 +54,8 @@ class ReliefLog:
             return False
         logged.plan, logged.at = _shortened(plan), min(appended_at, now)
         logged.more_pods = max(len(plan.pods) - limits.PODS_OF_A_PLAN, 0)
+        known, listed = logged.of_pods, (pod.uid for pod in logged.plan.pods)
+        logged.of_pods = {uid: known[uid] for uid in listed if uid in known}
         return True
 
     def take_action(self, action: ActionRecord, appended_at: float, now: float) -> bool:
@@ -68,14 +72,18 @@ class ReliefLog:
             is_new = _is_newer(last, logged.verdict)
             logged.verdict = last if is_new else logged.verdict
             return is_new
-        uids = [uid for uid in action.before.values() if uid][: limits.PODS_OF_A_PLAN]
+        uids = [uid for uid in action.before.values() if uid]
         if not uids:
             is_new = _is_newer(last, logged.of_plan)
             logged.of_plan = last if is_new else logged.of_plan
             return is_new
+        if logged.plan is not None:
+            listed = {pod.uid for pod in logged.plan.pods}
+            uids = [uid for uid in uids if uid in listed]
         newer = [uid for uid in uids if _is_newer(last, logged.of_pods.get(uid))]
         for uid in newer:
-            if uid in logged.of_pods or len(logged.of_pods) < limits.PODS_OF_A_PLAN:
+            # Before the plan is known, any of its pods may be among those that are listed.
+            if uid in logged.of_pods or len(logged.of_pods) < MOST_PODS:
                 logged.of_pods[uid] = last
         return bool(newer)
 
@@ -84,6 +92,10 @@ class ReliefLog:
         self._forget(now)
         known = [logged for logged in self._plans.values() if logged.plan is not None]
         return sorted(known, key=lambda logged: -logged.at)
+
+    def is_complete(self, now: float) -> bool:
+        """Whether `plans` has every plan that is young enough."""
+        return now - self._crowded_out_at > limits.KEPT_SECONDS
 
     def _entry(self, plan_id: str, appended_at: float, now: float) -> LoggedPlan | None:
         """The entry of a plan; None for a plan that is too old, or has an impossible id."""
@@ -102,7 +114,8 @@ class ReliefLog:
             if now - logged.at <= limits.KEPT_SECONDS
         }
         while len(self._plans) > limits.PLANS:
-            del self._plans[min(self._plans, key=lambda plan_id: self._plans[plan_id].at)]
+            oldest = min(self._plans, key=lambda plan_id: self._plans[plan_id].at)
+            self._crowded_out_at = max(self._crowded_out_at, self._plans.pop(oldest).at)
 
 
 def _shortened(plan: EvictionPlanRecord) -> EvictionPlanRecord:

@@ -80,6 +80,26 @@ def test_of_too_many_plans_the_newest_are_kept() -> None:
     assert (plans[0].id, plans[-1].id) == (f"p{limits.PLANS + 49}", "p50")
 
 
+def test_plans_that_others_crowded_out_are_not_taken_for_plans_that_were_not_made() -> None:
+    log = ReliefLog()
+    for number in range(limits.PLANS + 1):
+        assert log.is_complete(NOW)
+        log.take_plan(plan(f"p{number}"), MADE + number, NOW)
+    assert not log.is_complete(NOW)
+    assert log.is_complete(MADE + limits.KEPT_SECONDS + 1)
+
+
+@pytest.mark.parametrize("is_plan_first", [False, True])
+def test_actions_about_pods_that_are_not_listed_take_no_place(is_plan_first: bool) -> None:
+    log, pods = ReliefLog(), 3 * limits.PODS_OF_A_PLAN
+    if is_plan_first:
+        log.take_plan(plan(pods=pods), MADE, NOW)
+    for number in reversed(range(pods)):
+        log.take_action(action("done", f"u{number}"), MADE, NOW)
+    log.take_plan(plan(pods=pods), MADE, NOW)
+    assert outcomes(log) == [["done"] * limits.PODS_OF_A_PLAN]
+
+
 def test_a_large_plan_is_shortened_and_says_so() -> None:
     log = ReliefLog()
     log.take_plan(plan(pods=limits.PODS_OF_A_PLAN + 7, why="w" * 5000), MADE, NOW)
@@ -98,7 +118,7 @@ def test_the_largest_document_is_below_a_megabyte() -> None:
     alert = OpenAlert(rule="node_cpu", severity="warning", since=format_time(MADE))
     hot = [HotNode(f"node-{number:05}", "pool", False, (alert,) * 4) for number in range(10_000)]
     made = relief_document(hot, KnownRelief([], log.plans(NOW)))
-    assert (made.hot_nodes, len(made.node)) == (10_000, limits.HOT_ROWS)
+    assert (made.hot_nodes, made.hot_alerts, len(made.node)) == (10_000, 40_000, limits.HOT_ROWS)
     assert len(msgspec.json.encode(made)) < 1_000_000
 
 
@@ -115,6 +135,18 @@ def test_critical_alerts_come_first_and_unknown_is_null() -> None:
         KnownRelief(problem="the broker is away"),
     )
     assert (made.node, made.pool, made.stale) == (["b", "a"], ["y", "x"], [True, False])
+    assert (made.hot_nodes, made.critical_nodes, made.hot_alerts) == (2, 1, 2)
     assert made.since_seconds == [round(NOW - 60), round(NOW - 900)]
     assert (made.usage_percent, made.threshold_percent) == ([91.3, None], [None, None])
     assert (made.troubles, made.plans, made.problem) == (None, None, "the broker is away")
+    assert (made.more_troubles, made.has_all_plans) == (None, None)
+
+
+def test_figures_count_what_is_not_listed() -> None:
+    alert = OpenAlert(rule="node_cpu", severity="critical", since=format_time(MADE))
+    hot = [HotNode(f"node-{number:05}", "pool", False, (alert,) * 2) for number in range(900)]
+    (trouble,) = relief().alerts.open(0.0)
+    troubles = [msgspec.structs.replace(trouble, id=f"{number}") for number in range(130)]
+    made = relief_document(hot, KnownRelief(troubles, []))
+    assert (made.hot_nodes, made.critical_nodes, made.hot_alerts) == (900, 900, 1800)
+    assert (len(made.troubles or ()), made.more_troubles) == (limits.TROUBLES, 30)

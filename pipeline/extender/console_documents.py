@@ -119,11 +119,10 @@ class ConsoleDocuments:
     def _make_policy(self, now: float, _: object) -> tuple[object, Callable[[], PolicyReport]]:
         names, records = self._table.rows()
         load_aware = self._placement.load_aware_filter(now)
-        thresholds = {} if load_aware is None else dict(load_aware.usage_thresholds)
         notes = list(self._placement.notes)
         if self._settings.push_out and self._settings.mode != "act":
             notes.append("push_out has no effect in mode observe: no node is refused")
-        extender = ExtenderPolicy(self._settings.mode, thresholds, notes)
+        extender = ExtenderPolicy(self._settings.mode, load_aware, notes)
 
         def make() -> PolicyReport:
             nodes = [

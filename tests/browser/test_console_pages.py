@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipeline.local.port_probe import free_port
 from pipeline.local.process_guard import die_with_parent
+from pipeline.processors.console import limits
 from pipeline.processors.console.relief_log import ReliefLog
 from pipeline.table.node_columns import TableNode
+from pipeline.topics.alerts import RULES
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.overcommit_policy import Overcommit
 from tests.browser.accessibility import violations
 from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
-from tests.browser.test_console import HOSTILE, Proxy, opened, simulated
+from tests.browser.test_console import ASK_NOW, HOSTILE, HOT, Proxy, opened, simulated
 from tests.extender.console_samples import MADE, plan
 from tests.processes import until
 from tests.table.records import NOW, node_state
@@ -136,6 +139,57 @@ async def test_hostile_texts_are_text_and_what_is_not_read_is_unknown(
         await page.becomes(f"{TEXT}.includes('Not known: plans and their outcomes are not read')")
         figures = "[...document.querySelectorAll('.totals b')].map(b => b.textContent)"
         assert await page.evaluate(figures) == ["1", "1", "–", "–", "–", "–"]
+
+
+async def test_an_update_keeps_the_focus_and_the_selection(chromium: ChromiumFiles) -> None:
+    of, _, clock = simulated(300)
+    log: ReliefLog = of._console_documents._relief.log
+    log.take_plan(plan("p2"), MADE + 1, NOW)  # of the same node, which is hot, too
+    proxy = Proxy()
+    async with opened(chromium, of, proxy=proxy) as (page, _):
+        await go_to(page, "Hot nodes", "Plans of the last 2 hours")
+        links = "[...document.querySelectorAll('#main a')]"
+        await page.evaluate("document.querySelectorAll('h3 a')[1].focus()")
+        place = await page.evaluate(f"{links}.indexOf(document.activeElement)")
+        caption = "[...document.querySelectorAll('caption')].at(-1)"
+        await page.evaluate(f"getSelection().selectAllChildren({caption})")
+        assert "plan p1" in await page.evaluate("String(getSelection())")
+        log.take_plan(plan("p0"), MADE - 1, NOW)  # shown below
+        clock.jump(5.0)
+        proxy.clock += 300.0
+        await page.evaluate(ASK_NOW)
+        await page.becomes(f"{TEXT}.includes('plan p0')")
+        assert await page.evaluate(f"{links}.indexOf(document.activeElement)") == place
+        assert "plan p1" in await page.evaluate("String(getSelection())")
+        assert "15m ago" in await page.evaluate(TEXT)
+
+
+async def test_what_is_not_listed_is_said_and_counted(chromium: ChromiumFiles) -> None:
+    of, table, _ = simulated(60)
+    log: ReliefLog = of._console_documents._relief.log
+    for number in range(limits.PLANS):
+        log.take_plan(plan(f"n{number}"), MADE + 1, NOW)
+    alerts = tuple(msgspec.structs.replace(HOT, rule=rule) for rule in RULES)
+    for number in range(300):
+        table.put_state(node_state(f"hot-{number:03}", age=0.0, alerts=alerts))
+    for number in range(limits.POLICIES + 1):
+        own = Overcommit(resource_diff_threshold=0.07, mid_static_cpu_reserved_percent=number)
+        table.put_node(TableNode(node=f"node-{number:05}", overcommit=own))
+    async with opened(chromium, of, proxy=Proxy()) as (page, _):
+        text = await go_to(page, "Hot nodes", "Plans of the last 2 hours")
+        figures = "[...document.querySelectorAll('.totals b')].map(b => b.textContent)"
+        assert (await page.evaluate(figures))[:3] == ["300", "300", "at least 200"]
+        assert "1000 open alerts, of the first 1000 of 1200" in text
+        assert "The newest 50 of at least 200 plans." in text
+        text = await go_to(page, "Policy", "Policy 1")
+        assert "3 further policies of fewer nodes: not listed." in text
+        await page.evaluate("location.hash = '#page=policy&search=node-'")
+        await page.becomes(f"{TEXT}.includes('59 nodes')")
+        listed = [row[2] for row in await table_rows(page, "59 nodes")]
+        assert sorted(policy for policy in listed if "not listed" in policy) == [
+            f"policy {number}, not listed" for number in (51, 52, 53)
+        ]
+        assert ["resource diff threshold", "7%"] in await table_rows(page, "Mid and Batch")
 
 
 async def colours_of_cells(page: Page, nodes: int) -> list[list[list[int]]]:

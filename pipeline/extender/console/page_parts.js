@@ -24,19 +24,34 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// Put new children into an element; tables that are there again keep their place and the focus.
+// Give an element other children. What stays the same is not touched: a selection, the place in a
+// table, the focus, and what a screen reader is about to read are still there.
 export function renew(root, ...children) {
-  const places = [...root.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
   const active = root.contains(document.activeElement) ? document.activeElement : null;
+  const href = active?.getAttribute("href") ?? null;
+  const links = () => [...root.querySelectorAll("a")].filter((link) => link.getAttribute("href") === href);
+  const place = links().indexOf(active);
   const index = [...root.querySelectorAll(".scroll")].findIndex((box) => box.contains(active));
-  root.replaceChildren(...children);
-  const boxes = [...root.querySelectorAll(".scroll")];
-  boxes.forEach((box, i) => { box.scrollLeft = places[i] ?? 0; });
-  if (active === null) return;
-  const href = active.getAttribute("href");
-  const same = href === null ? undefined
-    : [...root.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
-  (same ?? boxes[index])?.focus({ preventScroll: true });
+  match(root, children.map((child) => (child instanceof Node ? child : document.createTextNode(visible(child)))));
+  if (active === null || active.isConnected) return;
+  const same = href === null ? [] : links();
+  (same[place] ?? same[0] ?? root.querySelectorAll(".scroll")[index])?.focus({ preventScroll: true });
+}
+
+// Make the children of an element equal to others, with as few changes as are easily found.
+function match(root, wanted) {
+  const there = [...root.childNodes];
+  wanted.forEach((node, i) => {
+    const old = there[i];
+    if (old === undefined) root.append(node);
+    else if (old.isEqualNode(node)) return;
+    else if (old instanceof Element && node instanceof Element && old.tagName === node.tagName && old.tagName !== "A") {
+      for (const { name } of [...old.attributes]) if (!node.hasAttribute(name)) old.removeAttribute(name);
+      for (const { name, value } of node.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+      match(old, [...node.childNodes]);
+    } else old.replaceWith(node);
+  });
+  there.slice(wanted.length).forEach((old) => old.remove());
 }
 
 // A table. Columns are [header, whether it is an amount]; cells are texts or elements.

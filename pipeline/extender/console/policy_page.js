@@ -25,18 +25,20 @@ export class PolicyPage extends DocumentPage {
       element("h2", {}, "Extender"), element("p", {}, extender(report)),
       element("h2", {}, "Policies"),
       ...report.policies.flatMap((policy, index) => (shown.has(index) ? policyParts(report, policy, index) : [])),
+      ...(report.more_policies ? [note(`${count(report.more_policies, "further policy", "further policies")} of fewer nodes: not listed.`)] : []),
       element("h2", {}, "Nodes"), this.nodes(report, rows),
     ];
   }
 
-  warnings({ warnings }) {
+  warnings({ warnings, more_warnings: more }) {
     const known = note("These are warnings that records of nodes and the settings of the extender show. "
       + "`springtide doctor` compares the records with the ConfigMap.");
     if (!warnings.length) return [element("p", {}, "No warning."), known];
     return [element("ul", {}, warnings.map(({ text, nodes, first_nodes: first }) => element("li", {},
       element("span", { className: "hot" }, text),
       ...(nodes === null ? [" (extender)"] : [` (${count(nodes, "node")}: `, ...this.links(first),
-        nodes > first.length ? ", …)" : ")"])))), known];
+        nodes > first.length ? ", …)" : ")"])))),
+    ...(more ? [note(`${count(more, "further warning")} about fewer nodes: not listed.`)] : []), known];
   }
 
   links(names) {
@@ -49,16 +51,25 @@ export class PolicyPage extends DocumentPage {
     const caption = rows.length > NODES ? `The first ${NODES} of ${rows.length} nodes` : count(rows.length, "node");
     return table(caption, [["Node", false], ["Pool", false], ["Policy", false]],
       rows.slice(0, NODES).map((row) => [...this.links([report.name[row]]).slice(1), poolName(report.pool[row]),
-        report.policy[row] === null ? "unknown" : `policy ${report.policy[row] + 1}`]));
+        policyName(report, report.policy[row])]));
   }
 }
 
+function policyName(report, index) {
+  if (index === null) return "unknown";
+  return `policy ${index + 1}${index < report.policies.length ? "" : ", not listed"}`;
+}
+
 function extender(report) {
+  const statistic = report.threshold_statistic && `whose ${report.threshold_statistic} is `;
   const refuses = [["CPU", report.cpu_threshold_percent], ["memory", report.memory_threshold_percent]]
     .map(([name, percent]) => (percent === null ? `for ${name} it refuses no node`
-      : `it refuses nodes above ${percent}% of ${name}`)).join(", ");
-  return report.mode === "act" ? `The extender acts: ${refuses}.`
-    : `The extender observes, and changes nothing. If it acted: ${refuses}.`;
+      : `it refuses nodes ${statistic}above ${percent}% of ${name}`)).join(", ");
+  const prod = Object.entries(report.prod_threshold_percent).map(([name, percent]) => `${percent}% of ${name}`);
+  const forProd = prod.length ? ` To Prod pods it refuses nodes where Prod uses more than ${prod.join(" or ")} instead.` : "";
+  return (report.mode === "act" ? `The extender acts: ${refuses}.`
+    : `The extender observes, and changes nothing. If it acted: ${refuses}.`)
+    + forProd + (statistic || forProd || refuses.includes("above") ? " An annotation of a node may set other thresholds for it." : "");
 }
 
 // Every value of the first policy, and of others what differs from it.
@@ -87,6 +98,6 @@ function valueText(name, value) {
   if (value === "" || (typeof value === "object" && !Object.keys(value).length)) return "not set";
   if (typeof value === "object") return Object.entries(value).map(([of, each]) => `${of} ${each}${unit}`).join(", ");
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (name === "resource_diff_threshold") return `${value * 100}%`;
+  if (name === "resource_diff_threshold") return `${Number((value * 100).toPrecision(12))}%`;
   return `${value}${unit}`;
 }

@@ -1,7 +1,7 @@
 """The policy in force, as the records of nodes carry it, and its warnings as one JSON document."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -9,7 +9,8 @@ import msgspec
 from pipeline import API_VERSION
 from pipeline.processors.console import limits
 from pipeline.processors.console.encoded_document import pool_of
-from pipeline.processors.loadaware.node_thresholds import ANNOTATION
+from pipeline.processors.loadaware.loadaware_args import LoadAwareArgs
+from pipeline.processors.loadaware.node_thresholds import ANNOTATION, USAGE, Limits, select_limits
 from pipeline.processors.loadaware.node_thresholds import problem as thresholds_problem
 from pipeline.processors.policy.node_annotations import with_valid_annotations
 from pipeline.topics.nodes import KnownNode, NodeRecord, NodeStrategy
@@ -53,15 +54,22 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The policy in force, resolved per node.
 
     mode: Mode of the extender: `observe` or `act`.
-    cpu_threshold_percent: Usage of CPU above which the extender refuses a node; null: it does not
-      refuse for CPU.
+    cpu_threshold_percent: Usage of CPU above which the extender refuses a node, unless an
+      annotation of the node says otherwise; null: it does not refuse for CPU.
     memory_threshold_percent: The same of memory.
+    threshold_statistic: The statistic of usage that is compared with these, such as p95; empty:
+      usage of the last window.
+    prod_threshold_percent: Usage of Prod's pods by resource above which the extender refuses a node
+      to a Prod pod instead; empty: Prod pods are judged as others.
     policies: The different policies, those of most nodes first.
+    more_policies: How many further ones are not listed.
     name: Name of each node.
     pool: Its node pool.
-    policy: Index of its policy; null if it has no record, so that its policy is unknown, or if
-      its policy is not among the listed ones.
-    warnings: What is wrong with the policy, as far as records of nodes show it.
+    policy: Index of its policy, also of one that is not listed; null if it has no record, so that
+      its policy is unknown.
+    warnings: What is wrong with the policy, as far as records of nodes show it, first what is about
+      most nodes.
+    more_warnings: How many further ones are not listed.
     """
 
     apiVersion: str = API_VERSION  # noqa: N815
@@ -69,11 +77,15 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     cpu_threshold_percent: float | None
     memory_threshold_percent: float | None
+    threshold_statistic: str
+    prod_threshold_percent: dict[str, float]
     policies: list[PolicyInForce]
+    more_policies: int
     name: list[str]
     pool: list[str]
     policy: list[int | None]
     warnings: list[PolicyWarning]
+    more_warnings: int
 
 
 class NodePolicy(NamedTuple):
@@ -87,11 +99,11 @@ class NodePolicy(NamedTuple):
 
 
 class ExtenderPolicy(NamedTuple):
-    """What the settings of the extender say; thresholds of usage in percent by resource, and notes
-    about its plugins."""
+    """What the settings of the extender say: the arguments of its filter by usage (None: there is
+    none), and notes about its plugins."""
 
     mode: str
-    thresholds: Mapping[str, float]
+    load_aware: LoadAwareArgs | None
     notes: Sequence[str] = ()
 
 
@@ -103,17 +115,28 @@ def policy_report(nodes: Iterable[NodePolicy], extender: ExtenderPolicy) -> Poli
     for key in keys:
         if key is not None:
             counts[key] += 1
-    listed = sorted(counts, key=lambda key: (-counts[key], key))[: limits.POLICIES]
-    index_of = {key: index for index, key in enumerate(listed)}
+    different = sorted(counts, key=lambda key: (-counts[key], key))
+    index_of = {key: index for index, key in enumerate(different)}
+    listed, warnings = different[: limits.POLICIES], [*_warnings(ordered, extender)]
+    load_aware = extender.load_aware or LoadAwareArgs()
+    thresholds = select_limits(load_aware, None, is_prod=False)
     return PolicyReport(
         mode=extender.mode,
-        cpu_threshold_percent=extender.thresholds.get("cpu") or None,
-        memory_threshold_percent=extender.thresholds.get("memory") or None,
+        cpu_threshold_percent=thresholds.thresholds.get("cpu") or None,
+        memory_threshold_percent=thresholds.thresholds.get("memory") or None,
+        threshold_statistic=thresholds.statistic,
+        prod_threshold_percent={
+            name: float(percent)
+            for name, percent in sorted(load_aware.prod_usage_thresholds.items())
+            if percent
+        },
         policies=[PolicyInForce(nodes=counts[key], **msgspec.json.decode(key)) for key in listed],
+        more_policies=len(different) - len(listed),
         name=[node.name for node in ordered],
         pool=[pool_of(node.record.hot_nodes if node.record else None) for node in ordered],
-        policy=[None if key is None else index_of.get(key) for key in keys],
-        warnings=[*_warnings(ordered, extender)][: limits.WARNINGS],
+        policy=[None if key is None else index_of[key] for key in keys],
+        warnings=warnings[: limits.WARNINGS],
+        more_warnings=max(len(warnings) - limits.WARNINGS, 0),
     )
 
 
@@ -152,14 +175,14 @@ def _warnings(nodes: Sequence[NodePolicy], extender: ExtenderPolicy) -> Iterator
         yield PolicyWarning(text=note, nodes=None, first_nodes=[])
     named: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        for text in _node_warnings(node, extender.thresholds):
+        for text in _node_warnings(node, extender.load_aware):
             named[text[: limits.TEXT_CHARACTERS]].append(node.name)
     for text in sorted(named, key=lambda text: (-len(named[text]), text)):
         names = named[text]
         yield PolicyWarning(text=text, nodes=len(names), first_nodes=names[: limits.NAMED_NODES])
 
 
-def _node_warnings(node: NodePolicy, thresholds: Mapping[str, float]) -> Iterator[str]:
+def _node_warnings(node: NodePolicy, load_aware: LoadAwareArgs | None) -> Iterator[str]:
     record = node.record
     if record is None:
         yield "no record of the node, so its policy is unknown: is a watcher running?"
@@ -176,16 +199,21 @@ def _node_warnings(node: NodePolicy, thresholds: Mapping[str, float]) -> Iterato
             f"the policy names the predictor {wanted}, which does not run: {node.predictor} "
             "decides (model.predictors of the worker)"
         )
-    yield from _filled_and_hot(record, thresholds)
+    if load_aware is not None:
+        annotation = (record.annotations or {}).get(ANNOTATION)
+        yield from _filled_and_hot(record, select_limits(load_aware, annotation, is_prod=False))
 
 
-def _filled_and_hot(record: KnownNode, thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Where the scheduler fills a node beyond what makes it hot."""
+def _filled_and_hot(record: KnownNode, filled_to: Limits) -> Iterator[str]:
+    """Where the scheduler fills a node beyond what makes it hot. Statistics of usage are not
+    compared with its average."""
     policy = record.hot_nodes
     if policy is None or policy.use_deviation_thresholds or policy.usage == "peak":
         return
+    if filled_to.kind != USAGE:
+        return
     for resource, high in policy.high_percent.items():
-        filled = thresholds.get(resource, 0.0)
+        filled = filled_to.thresholds.get(resource, 0)
         if filled > high:
             yield (
                 f"the extender lets {resource} of a node be filled to {filled:g}%, but above "

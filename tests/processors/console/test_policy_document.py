@@ -10,6 +10,7 @@ from pipeline.processors.console.policy_document import (
     policy_report,
 )
 from pipeline.processors.kubernetes.object_records import STRATEGY
+from pipeline.processors.loadaware.loadaware_args import Aggregated, LoadAwareArgs
 from pipeline.processors.loadaware.node_thresholds import ANNOTATION
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.nodes import KnownNode, NodeStrategy
@@ -23,7 +24,8 @@ def node(name: str, **more: Any) -> NodePolicy:
 
 
 def report(*nodes: NodePolicy, **more: Any) -> PolicyReport:
-    usual: dict[str, Any] = {"mode": "act", "thresholds": {"cpu": 65, "memory": 0}}
+    args = LoadAwareArgs(usage_thresholds={"cpu": 65, "memory": 0})
+    usual: dict[str, Any] = {"mode": "act", "load_aware": args}
     return policy_report(nodes, ExtenderPolicy(**(usual | more)))
 
 
@@ -77,7 +79,7 @@ def test_a_node_that_agrees_with_everything_has_no_warning() -> None:
     high = HotNodePolicy(high_percent={"cpu": 80.0})
     assert report(node("a", hot_nodes=high)).warnings == []
     # Without a threshold of CPU the extender fills nothing by a rule of its own.
-    assert report(node("a", hot_nodes=HotNodePolicy(**LOW)), thresholds={}).warnings == []
+    assert report(node("a", hot_nodes=HotNodePolicy(**LOW)), load_aware=None).warnings == []
 
 
 def test_many_different_policies_and_warnings_are_bounded() -> None:
@@ -91,4 +93,33 @@ def test_many_different_policies_and_warnings_are_bounded() -> None:
         ]
     )  # fmt: skip
     assert (len(made.policies), len(made.warnings)) == (limits.POLICIES, limits.WARNINGS)
-    assert made.policy.count(None) == 500 - limits.POLICIES
+    assert (made.more_policies, made.more_warnings) == (
+        500 - limits.POLICIES, 500 - limits.WARNINGS,
+    )  # fmt: skip
+    # A policy that is not listed is not unknown.
+    assert sorted(index for index in made.policy if index is not None) == [*range(500)]
+
+
+def test_thresholds_are_those_that_the_filter_selects_for_the_node() -> None:
+    def filled(own: str | None, **args: Any) -> list[str]:
+        annotations = {} if own is None else {ANNOTATION: own}
+        usual = {"usage_thresholds": {"cpu": 65, "memory": 95}}
+        made = report(
+            node("a", annotations=annotations, hot_nodes=HotNodePolicy(**LOW)),
+            load_aware=LoadAwareArgs(**(usual | args)),
+        )
+        return [warning.text for warning in made.warnings]
+
+    assert "filled to 65%" in filled(None)[0]
+    assert filled('{"usageThresholds": {"cpu": 50}}') == []
+    assert "filled to 90%" in filled('{"usageThresholds": {"cpu": 90}}')[0]
+    p95 = Aggregated(usage_thresholds={"cpu": 80}, usage_aggregation_type="p95")
+    assert filled(None, aggregated=p95) == []
+    prod = {"cpu": 40, "memory": 0}
+    made = report(
+        load_aware=LoadAwareArgs(
+            usage_thresholds={"cpu": 65}, aggregated=p95, prod_usage_thresholds=prod
+        )
+    )
+    assert (made.cpu_threshold_percent, made.memory_threshold_percent) == (80, None)
+    assert (made.threshold_statistic, made.prod_threshold_percent) == ("p95", {"cpu": 40})

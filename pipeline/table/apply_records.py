@@ -86,7 +86,7 @@ def apply_point(
     if now is not None and end_seconds - now() > limits.FUTURE_SECONDS:
         raise InvalidRecordError(f"as_of {point.as_of} is in the future of this process's clock")
     position = point.generation, point.offset
-    return table.history.put(node, end_seconds, point.usage, position, point.peaks)
+    return table.history.put(node, end_seconds, point.usage, position, point.peaks_by_rank)
 
 
 def apply_pod_points(

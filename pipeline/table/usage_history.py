@@ -30,7 +30,14 @@ class UsagePoint(Record, frozen=True, kw_only=True):
     generation: int
     offset: int
     usage: Usage = Usage()
+    predictor: str = ""
     peaks: dict[str, Usage] = msgspec.field(default_factory=dict)
+
+    @property
+    def peaks_by_rank(self) -> dict[str, Usage]:
+        """The peaks, that of the deciding predictor first: of many not all are kept."""
+        deciding = self.peaks.get(self.predictor)
+        return self.peaks if deciding is None else {self.predictor: deciding} | self.peaks
 
 
 class Series(NamedTuple):

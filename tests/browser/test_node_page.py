@@ -62,6 +62,7 @@ async def test_lines_are_drawn_over_time_and_not_over_gaps(chromium: ChromiumFil
         text = await page.evaluate(TEXT)
         assert "The extender has predictions of the last 2h in memory" in text
         assert "model.horizon_seconds, a day unless set otherwise" in text
+        assert "No earlier predictions of" not in text
         # What the chart shows is said in a table, too.
         rows = await page.evaluate(
             "[...document.querySelectorAll('tr')].map(row => "
@@ -112,7 +113,13 @@ async def test_what_is_not_answered_is_said_and_the_rest_is_shown(chromium: Chro
         text = await page.evaluate(TEXT)
         assert "No earlier predictions are shown: the answer has status 502" in text
         assert any(await drawn(page, "usage"))
-        proxy.part = "/series"
+        # A predictor that has a peak now, and no history.
+        answer = {"step_seconds": 300, "begin": ["2023-11-14T22:10:00Z"], "usage": {}, "peaks": {}}
+        proxy.answer = lambda: web.json_response(answer)
+        await page.evaluate(ASK_NOW)
+        missing = "No earlier predictions of calibrated, maximum are in memory"
+        await page.becomes(f"{TEXT}.includes('{missing}')")
+        proxy.answer, proxy.part = lambda: web.Response(status=502), "/series"
         await page.evaluate(ASK_NOW)
         await page.becomes(f"{TEXT}.includes('No usage is shown: the answer has status 502')")
         assert any(await drawn(page, "peak-0"))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
+from pipeline.processors.console.peak_history import MOST_PREDICTORS
 from pipeline.table import Table
 from pipeline.table.apply_records import apply_point
 from pipeline.table.limits import POINTS
@@ -152,3 +153,12 @@ def test_a_state_from_the_future_keeps_no_later_one_out() -> None:
         apply_point(table, NODE_STATE, b"a", ahead, now=lambda: NOW)
     usual = encode_json(node_state("a", age=-1800.0, offset=1))
     assert apply_point(table, NODE_STATE, b"a", usual, now=lambda: NOW)
+
+
+def test_of_too_many_predictors_the_deciding_one_has_a_history() -> None:
+    table, peaks = Table(), {f"p{i:02}": Usage(cpu_cores=1.0 + i) for i in range(13)}
+    state = encode_json(node_state("a", predictor="p12", peaks=peaks))
+    assert apply_point(table, NODE_STATE, b"a", state)
+    steps = table.history.peaks.get("a")
+    assert steps is not None
+    assert (len(steps.peaks), steps.peaks["p12"][0].tolist()) == (MOST_PREDICTORS, [13.0])

@@ -34,6 +34,7 @@ export class PeakCharts {
     const problems = [
       !usage?.[isShort ? "as_of" : "begin"]?.length
         && (usage?.problem ? `No usage is shown: ${usage.problem}` : "The extender has no windows of this node in this range."),
+      withoutHistory(names, state, peaks),
       peaks?.problem && `No earlier predictions are shown: ${peaks.problem}`,
       heldSince(peaks, span),
     ].filter(Boolean);
@@ -128,6 +129,14 @@ function heldSince(peaks, span) {
   const first = peaks?.held_from ? Date.parse(peaks.held_from) / 1000 : null;
   if (first === null || now() - first > span) return null;
   return `The extender has predictions of the last ${age(now() - first)} in memory: it started then, or the node came then.`;
+}
+
+// What a reader must know of predictors of which the extender holds no predictions.
+function withoutHistory(names, state, peaks) {
+  const known = ({ cpu_cores: cpu, memory_bytes: memory }) => (cpu ?? memory ?? null) !== null;
+  const missing = peaks?.begin?.length
+    ? names.filter((name) => !peaks.peaks[name] && known(state.peaks[name] ?? {})) : [];
+  return missing.length ? `No earlier predictions of ${missing.join(", ")} are in memory: the extender holds those of a few predictors.` : null;
 }
 
 // A line of a length with a pattern, as in the charts.

@@ -1,13 +1,14 @@
 """The last actions about each node: of its node actuator, of the evictor and of the planner.
 
 The cluster actuator's are left out: it writes offers of Mid and Batch, which other documents have,
-many times an hour. Memory: at most `MOST_ACTIONS`, each of at most 4 kB. Belongs to one event loop.
+many times an hour. Memory: at most `MOST_BYTES`. Belongs to one event loop.
 """
 
-from collections import OrderedDict, deque
+import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +18,11 @@ from pipeline.topics.codec import decode_json
 from pipeline.topics.nodes import check_node_name
 
 ACTIONS_OF_A_NODE: Final = 20
-MOST_ACTIONS: Final = 20_000
-"""Of all nodes: those of the node whose last action is the oldest are forgotten first."""
+MOST_BYTES: Final = 40_000_000
+"""Of all nodes, some 20,000 actions: those of the node whose last action is the oldest are
+forgotten first."""
+_FRAME_BYTES: Final = 1000
+"""Of an action beside its texts and changes, with a node of its own."""
 _CHANGES: Final = 8
 _TEXT_CHARACTERS: Final = 300
 _NAME_CHARACTERS: Final = 120
@@ -65,22 +69,30 @@ class NodeAction(msgspec.Struct, frozen=True, kw_only=True):
     more_changes: int
 
 
+class _Kept(NamedTuple):
+    """An action with what tells it from others, and the bytes of memory that it takes."""
+
+    identity: tuple[float, int]
+    size: int
+    action: NodeAction
+
+
 class NodeActions:
     """Actions by node, from records in any order and with repeats. Times are Unix times by the
     broker's clock, but not later than by that of this process."""
 
     def __init__(self) -> None:
-        self._nodes: OrderedDict[str, deque[NodeAction]] = OrderedDict()
-        self._count = 0
+        self._nodes: OrderedDict[str, list[_Kept]] = OrderedDict()
+        self.nbytes = 0  # of all actions
 
     def __len__(self) -> int:
         """Actions of all nodes."""
-        return self._count
+        return sum(map(len, self._nodes.values()))
 
     def of(self, node: str) -> list[NodeAction]:
         """The actions about a node, the newest first."""
         known = self._nodes.get(node, ())
-        return sorted(known, key=lambda action: -action.at_seconds)
+        return sorted((each.action for each in known), key=lambda action: -action.at_seconds)
 
     def take(self, key: bytes | None, value: bytes | None, appended_at: float, now: float) -> bool:
         """Take a record of actions that the broker appended at this time; False if it is of another
@@ -95,18 +107,21 @@ class NodeActions:
         if record.node.encode() != key:
             raise KeyMismatchError(f"payload is about {record.node[:80]!r}, key {key!r:.100}")
         action = _shown(record, min(appended_at, now))
-        known = self._nodes.setdefault(record.node, deque())
-        if action in known:
+        # Not by its time, which is another one if it is read again and a clock was behind.
+        kept = _Kept((appended_at, hash(value)), _size(action), action)
+        known = self._nodes.setdefault(record.node, [])
+        if any(each.identity == kept.identity for each in known):
             return False
-        known.append(action)
+        known.append(kept)
         self._nodes.move_to_end(record.node)
-        self._count += 1
+        self.nbytes += kept.size
         if len(known) > ACTIONS_OF_A_NODE:
-            known.remove(min(known, key=lambda each: each.at_seconds))
-            self._count -= 1
-        while self._count > MOST_ACTIONS:
+            oldest = min(known, key=lambda each: each.action.at_seconds)
+            known.remove(oldest)
+            self.nbytes -= oldest.size
+        while self.nbytes > MOST_BYTES:
             _, forgotten = self._nodes.popitem(last=False)
-            self._count -= len(forgotten)
+            self.nbytes -= sum(each.size for each in forgotten)
         return True
 
 
@@ -127,6 +142,13 @@ def _shown(record: ActionRecord, at_seconds: float) -> NodeAction:
         changes=tuple(islice(_changes(record, names), _CHANGES)),
         more_changes=max(len(names) - _CHANGES, 0),
     )
+
+
+def _size(action: NodeAction) -> int:
+    """Bytes of memory, at most: a character takes one to four."""
+    changed = (text or "" for change in action.changes for text in msgspec.structs.astuple(change))
+    texts = (action.action, action.why, action.error, action.plan, *changed)
+    return _FRAME_BYTES + 64 * len(action.changes) + sum(map(sys.getsizeof, texts))
 
 
 def _changes(record: ActionRecord, names: list[str]) -> Iterator[ActionChange]:

@@ -24,6 +24,9 @@ STEPS: Final = 288
 """A day: the usual horizon of a peak, so that usage can be held against all of it."""
 MOST_PREDICTORS: Final = 8
 """Predictors with a history: two run by default, and there are thirteen."""
+MAKES_ROOM_SECONDS: Final = 3600
+"""Without a prediction for so long a predictor makes room for another: settings have changed, and
+the present ones are of more use than all of yesterday's."""
 LONGEST_NAME: Final = 253
 _LARGEST: Final = 2.0**53
 """More cores or bytes than any node has: a larger amount is unknown."""
@@ -92,8 +95,8 @@ class PeakHistory:
 
     def put(self, node: str, end_seconds: float, usage: Usage, peaks: Mapping[str, Usage]) -> bool:
         """Take usage of a window and the peaks that were predicted at its end; False if the window
-        is not newer than the newest, or has no end. Further predictors than `MOST_PREDICTORS` are
-        left out."""
+        is not newer than the newest, or has no end. Of more predictors than `MOST_PREDICTORS` the
+        first of `peaks` are kept."""
         row = self._rows.get(node)
         newest = -math.inf if row is None else float(self._ends[row])
         if not newest < end_seconds < _LARGEST:
@@ -148,8 +151,7 @@ class PeakHistory:
                 return None
             if len(self._peaks) >= MOST_PREDICTORS:
                 oldest = min(self._peaks, key=lambda name: self._peaks[name].newest_step)
-                # Those of settings of long ago make room; nothing of theirs is held any more.
-                if self._peaks[oldest].newest_step > step - self.steps:
+                if self._peaks[oldest].newest_step > step - MAKES_ROOM_SECONDS // STEP_SECONDS:
                     return None
                 del self._peaks[oldest]
             column = self._peaks[predictor] = _Column(self.steps)

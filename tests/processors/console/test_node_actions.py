@@ -1,5 +1,6 @@
 """The last actions about each node, from records in any order and with repeats."""
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -62,7 +63,7 @@ def test_invalid_records_are_refused(key: bytes | None, value: bytes) -> None:
 
 
 def test_texts_and_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_actions, "MOST_ACTIONS", 50)
+    monkeypatch.setattr(node_actions, "MOST_BYTES", 200_000)
     actions = NodeActions()
     places = {f"{i}" * 500: "v" * 5000 for i in range(20)}
     long: dict[str, Any] = {"why": "w" * 5000, "error": "e" * 5000, "before": places}
@@ -73,7 +74,38 @@ def test_texts_and_numbers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(kept[0].why), len(kept[0].error), len(kept[0].changes)) == (301, 301, 8)
     assert kept[0].more_changes == 12
     assert len(msgspec.json.encode(kept[0])) < 4000
-    for i in range(40):
+    for i in range(80):
         actions.take(b"n%d" % i, action(f"n{i}"), NOW, NOW)
     # The node whose last action came first makes room.
-    assert (len(actions), actions.of("a")) == (40, [])
+    assert (len(actions), actions.of("a")) == (80, [])
+
+
+@pytest.mark.parametrize("letter", ["x", "\U0001f600"])
+@pytest.mark.parametrize("length", [1, 2000])
+def test_memory_is_at_most_what_is_counted(letter: str, length: int) -> None:
+    text, actions = letter * length, NodeActions()
+    names = [f"{letter * min(length, 100)}{i}" for i in range(20)]
+    records = [
+        action(
+            f"n{i}", why=f"{text}{i}", error=text, plan=text[:512], action=text[:512],
+            before=dict.fromkeys(names, text), after=dict.fromkeys(names, text),
+        )
+        for i in range(100)
+    ]  # fmt: skip
+    tracemalloc.start()
+    try:
+        for i, record in enumerate(records):
+            actions.take(f"n{i}".encode(), record, NOW, NOW)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(actions) == 100
+    assert 0.5 * actions.nbytes < used < actions.nbytes
+
+
+def test_an_action_that_is_read_again_is_known_whatever_the_clock() -> None:
+    actions = NodeActions()
+    assert actions.take(b"a", action(), NOW + 5, NOW)
+    assert not actions.take(b"a", action(), NOW + 5, NOW + 900)
+    assert actions.take(b"a", action(), NOW + 6, NOW + 900)
+    assert [of.at_seconds - NOW for of in actions.of("a")] == [6, 0]

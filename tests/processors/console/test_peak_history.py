@@ -118,6 +118,21 @@ def test_predictors_are_bounded_and_those_of_yesterday_make_room() -> None:
     assert history.nbytes == size
 
 
+def test_predictors_of_former_settings_make_room_after_an_hour() -> None:
+    history = PeakHistory()
+    names = [f"p{i}" for i in range(MOST_PREDICTORS)]
+    history.put("a", BEGIN, Usage(), {name: Usage(cpu_cores=1.0) for name in names})
+    new = {"new": Usage(cpu_cores=2.0)}
+    for minutes in (30, 59, 60, 90):
+        history.put("b", BEGIN + 60.0 * minutes, Usage(cpu_cores=1.0), new)
+    steps = history.get("b")
+    assert steps is not None
+    assert np.flatnonzero(steps.peaks["new"][0] == 2.0).tolist() == [6, 12]
+    kept = history.get("a")
+    assert kept is not None
+    assert len(kept.peaks) == MOST_PREDICTORS - 1
+
+
 def test_rows_of_departed_nodes_are_used_again_and_empty() -> None:
     history = PeakHistory()
     for i in range(1000):

@@ -139,7 +139,7 @@ async def archive(
         with _on_disk():
             stack.enter_context(locked(settings.archive.directory))
         archiver = _Archiver(settings, clock)
-        stack.enter_context(readiness.leading(lambda: archiver.trouble))
+        stack.enter_context(readiness.leading(lambda: archiver.unwritten or archiver.trouble))
         backoff, problem = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS), ""
         while True:
             archiver.has_progressed = False
@@ -186,7 +186,10 @@ class _Archiver:
         self._probe_at = 0.0
         self.has_progressed = False
         self.trouble = "connecting to Kafka"
-        """Why nothing is archived now; empty if it is."""
+        """Why the log is not followed now; empty if it is."""
+        self.unwritten = ""
+        """Why the last files were not written: empty again once others are, since a full disk
+        shows only when files are completed."""
 
     async def follow(self, until_end: bool) -> None:
         """Connect, and archive until the connection is lost, or until the end of the topic."""
@@ -280,6 +283,7 @@ class _Archiver:
             return
         with self._writing(segment):
             files = segment.writer.commit(segment.metadata(), self._today())
+        self.unwritten = ""
         ARCHIVED.inc(segment.writer.windows)
         FILES.inc(len(files))
         self.has_progressed = True
@@ -294,7 +298,8 @@ class _Archiver:
         try:
             with _on_disk():
                 yield
-        except _WriteError:
+        except _WriteError as error:
+            self.unwritten = error.message
             FAILED.inc()
             segment.has_failed = True
             segment.writer.abandon()

@@ -280,6 +280,20 @@ def test_password_in_an_address_is_never_printed() -> None:
     assert "hunter2" not in f"{error.message} {error.hint}"
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "tracing.endpoint", "provider.url", "notifier.alertmanager_urls",
+        "node_actuator.extender_url",
+    ],
+)  # fmt: skip
+def test_an_address_has_a_host_and_a_port_in_range(key: str) -> None:
+    for valid in ("http://a", "https://a.b:65535/c/", "http://[fd00::1]:9090", "http://10.0.0.1"):
+        load_settings(None, {}, {key: valid})
+    for invalid in ("http://a:b", "http://a:65536", "http://a:0", "http://:80", "http://[::1"):
+        assert repr(invalid) in refusal(overrides={key: invalid}).message
+
+
 @given(st.sampled_from(KEYS), st.text())
 def test_any_variable_is_a_value_or_a_settings_error(key: str, text: str) -> None:
     try:

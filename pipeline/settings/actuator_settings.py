@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from pipeline.settings.base import MetricsHost, MetricsPort, ObjectName, Section
+from pipeline.settings.base import HTTP_ADDRESS, MetricsHost, MetricsPort, ObjectName, Section
 
 
 class ActuatorSettings(Section, frozen=True, kw_only=True):
@@ -71,17 +71,14 @@ class PlannerSettings(Section, frozen=True, kw_only=True):
     metrics_port: MetricsPort = 9109
 
 
-_URL = r"https?://[^\s/?#@,]+(/[^\s?#,]*)?"
-
-
 class NotifierSettings(Section, frozen=True, kw_only=True):
     """The notifier, which sends the alerts of hot nodes to Alertmanager."""
 
     alertmanager_urls: Annotated[
         str,
         Meta(
-            pattern=rf"^{_URL}(,{_URL})*$",
-            title="http:// or https://, a host without user and password, and an optional path; "
+            pattern=rf"^{HTTP_ADDRESS}(,{HTTP_ADDRESS})*$",
+            title="http:// or https://, a host without user and password, optional port and path; "
             "several separated by commas",
             description="Addresses of all replicas of Alertmanager, without /api/v2.",
         ),

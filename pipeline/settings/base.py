@@ -16,6 +16,9 @@ _SECONDS_OF_A_YEAR = 31_536_000
 NODE_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 _SERVER = rf"([^\s,:\[\]/]+|\[[0-9a-fA-F:]+\]):{_PORT}"
+HTTP_ADDRESS = (
+    rf"https?://([^\s,:\[\]/?#@]+|\[[0-9a-fA-F:]+\])(:{_PORT})?(/[^\s?#,]*)?"
+)  # fmt: skip
 _SERVERS = rf"^{_SERVER}(,{_SERVER})*$"
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -53,6 +56,13 @@ Namespace = Annotated[
     ),
 ]
 Servers = Annotated[str, Meta(pattern=_SERVERS, title="host:port, several separated by commas")]
+HttpAddress = Annotated[
+    str,
+    Meta(
+        pattern=f"^{HTTP_ADDRESS}$",
+        title="http:// or https://, a host without user and password, optional port and path",
+    ),
+]
 MetricsHost = Annotated[Text, Meta(description="Address of the metrics page.")]
 MetricsPort = Annotated[
     Port | None, Meta(description="Port of the metrics page; 0: any free port, null: no page.")

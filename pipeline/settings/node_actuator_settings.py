@@ -5,16 +5,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from pipeline.settings.base import MetricsHost, MetricsPort, Section
+from pipeline.settings.base import HttpAddress, MetricsHost, MetricsPort, Section
 from pipeline.settings.feature_gates import FeatureGates
 
-_Url = Annotated[
-    str,
-    Meta(
-        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-        title="http:// or https:// and a host, without user, password and query",
-    ),
-]
 FeatureMode = Literal["off", "observe", "act"]
 
 
@@ -51,7 +44,7 @@ class NodeActuatorSettings(Section, frozen=True, kw_only=True):
         float, Meta(ge=0.1, le=60, description="Interval of rounds: read, decide, write.")
     ] = 1.0
     extender_url: Annotated[
-        _Url | None,
+        HttpAddress | None,
         Meta(
             description="Address of an extender that serves the view of this node, so that the "
             "node does not read the views of others; null: read springtide.node-views.",

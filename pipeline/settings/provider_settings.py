@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from pipeline.settings.base import SECONDS_OF_A_DAY, Port, Section, Text
+from pipeline.settings.base import SECONDS_OF_A_DAY, HttpAddress, Port, Section, Text
 
 _Label = Annotated[
     str,
@@ -74,12 +74,7 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
         ),
     ] = True
     url: Annotated[
-        str,
-        Meta(
-            pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-            title="http:// or https://, a host without user and password, and an optional path",
-            description="Base address of Prometheus, without /api/v1/query.",
-        ),
+        HttpAddress, Meta(description="Base address of Prometheus, without /api/v1/query.")
     ] = "http://127.0.0.1:9090"
     token_file: Annotated[
         Path | None,

@@ -4,21 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pipeline.settings.base import Section
+from pipeline.settings.base import HttpAddress, Section
 
 
 class TracingSettings(Section, frozen=True, kw_only=True):
     """Traces from a node's sample to decisions, sent to an OpenTelemetry collector."""
 
     endpoint: Annotated[
-        Annotated[
-            str,
-            Meta(
-                pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
-                title="http:// or https://, a host without user and password, and an optional path",
-            ),
-        ]
-        | None,
+        HttpAddress | None,
         Meta(
             description="Base address of a collector that takes OTLP over HTTP, without "
             "/v1/traces; null: no traces. Headers, certificates and the time-out are those of the "

@@ -190,10 +190,12 @@ class AccuracyReader:
         error, pause = reading.exception(), limits.ACCURACY_SECONDS
         if error is None:
             self._document, self._failure = reading.result(), ""
-        elif isinstance(error, KafkaError | OSError):
+        else:
             text = error.message if isinstance(error, KafkaError) else str(error)
             self._failure = f"judged peaks cannot be read: {text or type(error).__name__}"
-            pause = limits.ACCURACY_RETRY_SECONDS
-        else:
-            raise error
+            # What takes too long would do so again, one after the other.
+            if not isinstance(error, TimeoutError):
+                pause = limits.ACCURACY_RETRY_SECONDS
         self._next_at = self._clock.monotonic() + pause
+        if error is not None and not isinstance(error, KafkaError | OSError):
+            raise error

@@ -117,7 +117,7 @@ RISK_SECONDS: Final = 3600.0
 ACCURACY_SECONDS: Final = 600.0
 """Between two readings while somebody asks for them: peaks are judged once an hour."""
 ACCURACY_READ_SECONDS: Final = 300.0
-"""A reading that takes longer has failed."""
+"""A reading that takes longer has failed, and the next one waits for `ACCURACY_SECONDS`."""
 ACCURACY_RETRY_SECONDS: Final = 10.0
 """After a reading that has failed."""
 ACCURACY_WAIT_SECONDS: Final = 5.0

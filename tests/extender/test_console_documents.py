@@ -160,6 +160,31 @@ async def test_a_failed_reading_says_why_and_is_repeated(
     await until(is_read)
 
 
+@pytest.mark.parametrize(
+    ("error", "pause"),
+    [
+        (TimeoutError(), limits.ACCURACY_SECONDS),
+        (ZeroDivisionError(), limits.ACCURACY_RETRY_SECONDS),
+    ],
+)
+async def test_a_reading_that_would_fail_again_is_not_begun_by_every_query(
+    start: Start, error: Exception, pause: float
+) -> None:
+    clock, judge, unexpected = ManualClock(NOW), Judge(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, of: unexpected.append(of))
+    client = await start(read_judged=judge.read, clock=clock)
+    judge.error = error
+    judge.released.set()
+    for wait, readings in ((0.0, 1), (pause - 1.0, 1), (1.0, 2)):
+        await clock.advance(wait)
+        for _ in range(3):
+            answer = await client.get("/v1/accuracy")
+            text = f"judged peaks cannot be read: {type(error).__name__}"
+            assert (answer.status, (await answer.json())["Error"]) == (503, text)
+        assert len(judge.spans) == readings
+    assert len(unexpected) == (0 if isinstance(error, OSError) else 2)
+
+
 async def test_an_extender_without_a_reading_says_so(start: Start) -> None:
     client = await start()
     assert (await client.get("/v1/accuracy")).status == 503

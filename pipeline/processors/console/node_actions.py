@@ -101,7 +101,8 @@ class NodeActions:
         if value is None or not any(quoted in value for quoted in _QUOTED):
             return False
         record = decode_json(ActionRecord, value)
-        if record.actuator not in _ACTUATORS:
+        # The evictor marks the log by records of no node.
+        if record.actuator not in _ACTUATORS or not record.node:
             return False
         check_node_name(record.node)
         if record.node.encode() != key:

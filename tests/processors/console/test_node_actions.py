@@ -45,6 +45,12 @@ def test_a_broker_whose_clock_is_ahead_dates_nothing_in_the_future() -> None:
     assert actions.of("a")[0].at_seconds == NOW
 
 
+def test_the_marks_of_the_log_by_the_evictor_are_of_no_node() -> None:
+    actions = NodeActions()
+    assert not actions.take(b"", action("", actuator="evictor", action="mark the log"), NOW, NOW)
+    assert len(actions) == 0
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

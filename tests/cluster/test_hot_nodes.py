@@ -44,7 +44,7 @@ def test_a_hot_node_is_relieved_once_and_one_with_a_budget_of_none_is_not(direct
         r"uses \d+% of its CPU; it is hot when the average of 60 s is above 65%",
         r"alert node_cpu opened \(warning\): \d\d\.\d%, average of 60 s; the threshold is 65%",
         r"plan of LowNodeLoad, valid for 60 s: .* 1 pod leaves, then cpu .* relieved",
-        rf"{pod} \(prod, \d+\.\d cores\) to spare-[12], which then uses \d\d% of its CPU",
+        rf"{pod} \(prod, \d+m?\) to spare-[12], which then uses \d\d% of its CPU",
         r"not to gpu-1: the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",
         rf"evictor asks the API server to evict {pod}",
         rf"evicted {pod}",

@@ -17,6 +17,9 @@ _SEQUENCES = re.compile(
     rb"\x1b(?:\[[0-9;?<>=$ ]*[A-Za-z@~^]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", re.DOTALL
 )
 
+# In pytest's workers readline sets the size of another terminal.
+_NOT_HANDED_ON = ("NO_COLOR", "COLUMNS", "LINES")
+
 
 class PseudoTerminal:
     """A running command and everything that it wrote to its terminal."""
@@ -25,7 +28,9 @@ class PseudoTerminal:
         self._master, self._slave = os.openpty()
         self.resize(rows, columns)
         self.settings = termios.tcgetattr(self._slave)
-        variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        variables = {
+            name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON
+        }
         self.process = subprocess.Popen(
             command, stdin=self._slave, stdout=self._slave, stderr=self._slave,
             env=variables | {"TERM": "xterm-256color"} | more, preexec_fn=self._own_terminal,

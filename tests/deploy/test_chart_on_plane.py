@@ -32,7 +32,7 @@ from tests.deploy.helm import (
     run_helm,
     with_values,
 )
-from tests.processes import ROOT, until
+from tests.processes import ROOT, eventually, until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -312,7 +312,8 @@ def test_the_guides_install_upgrade_roll_back_and_remove(cluster: ControlPlane) 
         elif "undo=true" in command:
             assert "undo is set" in output
         elif action == "helm uninstall":
-            assert not everything_in(cluster)
+            # Helm does not wait until the pods of what it deleted are gone.
+            assert eventually(lambda: not everything_in(cluster), 120), everything_in(cluster)
             # Deleting definitions would delete the objects of users.
             assert items(cluster, "crd")
         elif action == "helm template":

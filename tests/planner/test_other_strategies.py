@@ -1,10 +1,10 @@
 """Strategies beside LowNodeLoad in the planner: the same rules hold for each of them."""
 
-import logging
 from typing import Any
 
 import pytest
 
+from actuators.planner import relief_rounds
 from actuators.planner.planning_gate import BLOCKED, PAUSED
 from actuators.planner.relief_policy import ReliefPolicy, relief_policy
 from actuators.planner.relief_rounds import FIRST_NODES, PAUSE_SECONDS
@@ -375,18 +375,19 @@ async def test_a_node_with_too_many_pods_is_not_drained(
 
 
 async def test_the_log_says_why_no_pod_leaves_a_node_that_asks(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    logged: list[tuple[str, dict[str, Any]]] = []
+
+    def note(event: str, **fields: Any) -> None:
+        logged.append((event, fields))
+
+    monkeypatch.setattr(relief_rounds.log, "info", note)
     planning = Planning(world().node("silver", 12.0), policy_of("NodeRequests"))
     now = planning.clock.now()
     request = asked("gold", now, cpu_millicores=1500, pods=("a", "b"))
     assert planning.rounds.requests.take(request, now, now)
     assert await planning.after() == []
-    (fields,) = (
-        record.fields  # type: ignore[attr-defined]
-        for record in caplog.records
-        if record.message == "no pod leaves the node, although it asks for relief"
-    )
+    (fields,) = (fields for event, fields in logged if event.startswith("no pod leaves"))
     assert (fields["node"], fields["pods"]) == ("gold", 2)
     assert fields["why"].startswith("d/a: no other node takes it: silver: ")

@@ -19,7 +19,7 @@ class NodeActionList(msgspec.Struct, frozen=True, kw_only=True):
     items: The actions, the newest first.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = "NodeActionList"
     node: str
     items: list[NodeAction]

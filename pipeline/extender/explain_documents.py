@@ -97,7 +97,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     items: The decision about each node, in the order of the request.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = KIND
     now: str
     mode: str

@@ -35,7 +35,7 @@ class NodePeaks(msgspec.Struct, frozen=True, kw_only=True):
     peaks: By predictor and column, the peak as it was first predicted in each step.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = "NodePeaks"
     node: str
     step_seconds: int

@@ -145,7 +145,7 @@ class ReliefPlan(msgspec.Struct, frozen=True, kw_only=True):
     items: Nodes that pods would leave, in the order of their relief.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = KIND
     now: str
     strategies: tuple[StrategyOutcome, ...]

@@ -50,7 +50,7 @@ class NodeSeries(msgspec.Struct, frozen=True, kw_only=True):
     statistics: Statistics of the averages by column.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = "NodeSeries"
     node: str
     pod: str | None = None

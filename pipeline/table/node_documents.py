@@ -66,7 +66,7 @@ class NodeItem(NodeStateRecord, frozen=True, kw_only=True):
 class NodeStateDocument(NodeItem, frozen=True, kw_only=True):
     """The state of one node as a document of its own."""
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["NodeState"] = "NodeState"
 
 
@@ -78,7 +78,7 @@ class NodeStateList(msgspec.Struct, frozen=True, kw_only=True):
     without_state: Known nodes that published no window.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["NodeStateList"] = "NodeStateList"
     now: str = ""
     items: list[NodeItem]

@@ -39,7 +39,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     judged_until_seconds: When the newest judged peak ended, in seconds since 1970.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["Accuracy"] = "Accuracy"
     since_seconds: int
     read_at_seconds: int

@@ -50,7 +50,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     alerts: Open alerts of hot nodes; a node without one is not hot.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["Fleet"] = "Fleet"
     pools: list[str]
     name: list[str]

@@ -72,7 +72,7 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     more_warnings: How many further ones are not listed.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["PolicyReport"] = "PolicyReport"
     mode: str
     cpu_threshold_percent: float | None

@@ -126,7 +126,7 @@ class Relief(msgspec.Struct, frozen=True, kw_only=True):
       they are.
     """
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: Literal["Relief"] = "Relief"
     hot_nodes: int
     critical_nodes: int

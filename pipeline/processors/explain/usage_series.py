@@ -70,7 +70,7 @@ class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     """The windows that ended in a range, oldest first; `statistics` are of their averages.
     `missing_windows` counts windows that exist by their neighbours' numbers, and are not there."""
 
-    apiVersion: str = API_VERSION  # noqa: N815
+    apiVersion: str = API_VERSION
     kind: str = "UsageSeries"
     node: str
     pod: str | None

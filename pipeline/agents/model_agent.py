@@ -13,7 +13,7 @@ an event that is not delivered (`CheckpointRounds`), so a replay finds it again.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from pipeline import tracing
-from pipeline.agents import node_events
 from pipeline.agents.apply_windows import (
     Applied,
     PendingReport,
@@ -48,41 +47,24 @@ from pipeline.agents.partition_models import (
     PartitionModels,
     PartitionWindow,
 )
+from pipeline.agents.published_models import NamedReport, PublishedModels
 from pipeline.agents.refusals import Refused, refuse_records
-from pipeline.agents.window_spans import headers_by_key, note_applied, record_published
+from pipeline.agents.window_spans import note_applied
 from pipeline.errors import FailedWindowError, KeyMismatchError, RecordError, StateError
 from pipeline.kafka.partition_log import LogRecord
-from pipeline.kafka.producer import LARGEST_VALUE_BYTES, Keyed, Producer
-from pipeline.logs import get_logger
-from pipeline.metrics import counter
+from pipeline.kafka.producer import Keyed, Producer
 from pipeline.processors.model.bank import Bank
 from pipeline.tasks import run_all
 from pipeline.topics.checkpoints import FIRST_GENERATION, SkippedWindow, skip_key
 from pipeline.topics.codec import encode_pack
 from pipeline.topics.node_state import Counters
-from pipeline.topics.registry import (
-    CHECKPOINTS,
-    NODE_STATE,
-    PREDICTIONS,
-    RESOURCES,
-    WINDOWS,
-)
-from pipeline.topics.result_header import position_headers
+from pipeline.topics.registry import CHECKPOINTS, WINDOWS
 from pipeline.topics.windows import decode_window, sample_offset_of
-
-log = get_logger(__name__)
-
-OVERSIZED = counter(
-    "worker_oversized_results", "Results larger than the record limit, not published.", ["topic"]
-)
-
-NamedReport = tuple[str, NodeReport | None]
-"""A node and the report to publish; None if the node was deleted."""
 
 T = TypeVar("T")
 
 
-class ModelCursor(PartitionModels):
+class ModelCursor(PublishedModels):
     """The models of one partition and their position in its `windows`.
 
     `failures` are the windows that could not be applied. Hold `busy` to apply and publish: results
@@ -107,19 +89,17 @@ class ModelCursor(PartitionModels):
         departed: DepartedNodes | None = None,
         events: dict[str, tuple[NodeEvent, ...]] | None = None,
     ) -> None:
-        super().__init__(ownership, bank, rules, reports or {}, counters or {}, retracted or {})
-        self.next_offset = next_offset
+        super().__init__(
+            ownership, bank, rules, reports or {}, counters or {}, retracted or {}, next_offset,
+            output,
+        )  # fmt: skip
         self.joined = joined
         self.rejoined_from = rejoined_from
         self.generation = generation
         self.failures = failures or FailedWindows()
         self.departed = departed or DepartedNodes()
         self.events = events or {}
-        # Whether the last published resources of a node exist; missing if unknown.
-        self._has_resources: dict[str, bool] = {}
         self.busy = asyncio.Lock()
-        self._published: set[str] = set()
-        self.output = output
         self._windows = WINDOWS.full_name(rules.prefix)
         self._replayed: dict[str, PendingReport] = {}
 
@@ -261,80 +241,6 @@ class ModelCursor(PartitionModels):
         if pending := self._replayed.get(node):
             self._replayed[node] = pending._replace(counters=counters)
 
-    async def publish(self, reports: Iterable[NamedReport]) -> None:
-        """Publish reports, and tombstones for deleted nodes, and wait for their delivery.
-
-        A tombstone states in a header up to which offset it withdraws results. Nothing is written
-        after the partition was revoked. Results above the record limit are counted and dropped:
-        they would stop this worker, and each that takes the partition over.
-        """
-        predictions, states, resources = [], [], []
-        reports = list(reports)
-        for node, newest in reports:
-            key, prediction = node.encode(), newest.prediction if newest else None
-            if newest is None or prediction is not None:
-                predictions.append(Keyed(key, prediction))
-            states.append(Keyed(key, newest.node_state if newest else None))
-            offer = newest.resources if newest else None
-            if offer is not None or self._has_resources.get(node, True):
-                resources.append(Keyed(key, offer))
-            self._has_resources[node] = offer is not None
-        prefix, partition = self.rules.prefix, self.ownership.partition
-        withdrawn = position_headers((self.generation, self.next_offset - 1))
-        traced = headers_by_key(self.traces, (node for node, newest in reports if newest))
-        for topic, records in (
-            (PREDICTIONS, predictions), (RESOURCES, resources), (NODE_STATE, states),
-        ):  # fmt: skip
-            fitting = [record for record in records if _fits(topic.name, record)]
-            for headers in (traced, withdrawn):
-                is_end = headers is withdrawn
-                written = [record for record in fitting if (record.value is None) == is_end]
-                if written and self.owned:
-                    await self.output.append(topic.full_name(prefix), partition, written, headers)
-        self._published.update(node for node, _ in reports)
-        for node, newest in reports:
-            if newest is not None:
-                newest.pack()
-                if traced and self.owned:
-                    has_prediction = newest.prediction is not None
-                    record_published(self.traces, node, prediction=has_prediction)
-                continue
-            self._has_resources.pop(node, None)
-            # The node may have a new report: it returned while the tombstones were written.
-            if node in self.reports and self.reports[node] is None:
-                del self.reports[node]
-
-    async def publish_events(self) -> None:
-        """Publish events, in order for each node and topic, and wait for their delivery.
-
-        Those that are not delivered stay in `events`, which keeps checkpoints back.
-        """
-        events = [(node, event) for node, own in self.events.items() for event in own]
-        for topic, batch in node_events.batches(events):
-            if not self.owned:
-                return
-            full_name, partition = topic.full_name(self.rules.prefix), self.ownership.partition
-            traced = headers_by_key(self.traces, self._nodes_of_newest(batch))
-            await self.output.append(full_name, partition, node_events.encode(batch), traced)
-            for node, event in batch:
-                node_events.count(event)
-                self.events[node] = tuple(e for e in self.events[node] if e is not event)
-                if not self.events[node]:
-                    del self.events[node]
-
-    def _nodes_of_newest(self, events: Sequence[tuple[str, NodeEvent]]) -> set[str]:
-        """The nodes of which all these events are about their newest applied window."""
-        if not self.traces:
-            return set()
-        newest = {node: traced.offset for node, traced in self.traces.items()}
-        nodes = {node for node, _ in events}
-        return nodes - {node for node, event in events if event.offset != newest.get(node)}
-
-    def take_published(self) -> set[str]:
-        """Return and reset the nodes whose results were published since the last call."""
-        taken, self._published = self._published, set()
-        return taken
-
     async def refuse(self, refused: Refused) -> None:
         """Write these records to the dead letters."""
         await refuse_records(self.output, self.rules.prefix, self._windows, refused)
@@ -453,13 +359,3 @@ def _note(applied: Applied, began: float, *, is_replay: bool = False) -> None:
         note_applied(
             source.models.traces, source.window, source.offset, began, is_replay=is_replay
         )  # fmt: skip
-
-
-def _fits(topic: str, record: Keyed) -> bool:
-    size = len(record.value or b"")
-    if size <= LARGEST_VALUE_BYTES:
-        return True
-    OVERSIZED.labels(topic).inc()
-    log.error("result exceeds the record limit, not publishing it", topic=topic,
-              key=record.key.decode(), bytes=size)  # fmt: skip
-    return False

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.agents import apply_windows
+from pipeline.agents import apply_windows, published_models
 from pipeline.agents import model_agent as module
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.ownership import Ownership
@@ -288,12 +288,12 @@ async def test_only_an_oversized_result_is_not_published(monkeypatch: pytest.Mon
     largest = max(len(report.node_state) for _, report in reports if report)
     due = [report.prediction for _, report in reports if report and report.prediction]
     assert min(map(len, due)) > largest
-    monkeypatch.setattr(module, "LARGEST_VALUE_BYTES", largest)
-    before = value_of(module.OVERSIZED.labels("predictions"))
+    monkeypatch.setattr(published_models, "LARGEST_VALUE_BYTES", largest)
+    before = value_of(published_models.OVERSIZED.labels("predictions"))
     await model.publish(reports)
     assert broker.records("t.predictions") == []
     assert offsets(broker, "t.node-state") == {"a": [0], "b": [1]}
-    assert value_of(module.OVERSIZED.labels("predictions")) - before == len(due)
+    assert value_of(published_models.OVERSIZED.labels("predictions")) - before == len(due)
 
 
 async def test_a_departure_is_remembered_until_its_tombstones_are_delivered() -> None:

@@ -21,8 +21,8 @@ from actuators.rate_limit import RateLimit
 from pipeline.agents import apply_windows
 from pipeline.agents.apply_windows import Applied
 from pipeline.agents.join_agent import JoinCursor
-from pipeline.agents.model_agent import ModelCursor
 from pipeline.agents.partition_models import PartitionWindow
+from pipeline.agents.published_models import PublishedModels
 from pipeline.archive.segment_writer import SegmentWriter
 from pipeline.extender import filters
 from pipeline.extender.candidate_nodes import CandidateNodes
@@ -79,14 +79,14 @@ def _a_little_later(source: PartitionWindow) -> PartitionWindow:
 
 def alerts_dropped() -> None:
     """The worker publishes no change of the alerts in odd partitions."""
-    publish = ModelCursor.publish_events
+    publish = PublishedModels.publish_events
 
-    async def publish_some(self: ModelCursor) -> None:
+    async def publish_some(self: PublishedModels) -> None:
         if self.ownership.partition % 2:
             self.events.clear()
         await publish(self)
 
-    ModelCursor.publish_events = publish_some  # type: ignore[method-assign]
+    PublishedModels.publish_events = publish_some  # type: ignore[method-assign]
 
 
 def offers_doubled() -> None:

@@ -153,7 +153,7 @@ async def inject(world: World, made: Feed, fault: Fault, rng: random.Random) -> 
     """Begin a fault, wait, and end it."""
     if fault.kind.startswith("broker ") or fault.target.startswith("broker"):
         await disturb_broker(world, fault)
-    elif fault.kind.startswith("api "):
+    elif fault.target in ("api", "etcd"):
         await disturb_api(world, fault)
     elif fault.kind == "storm":
         await storm(world, made, fault, rng)
@@ -213,10 +213,11 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 async def disturb_api(world: World, fault: Fault) -> None:
-    if fault.kind == "api killed":
-        await asyncio.to_thread(world.plane.api.kill)
+    if fault.kind in ("api killed", "etcd killed"):
+        part = world.plane.api if fault.target == "api" else world.plane.components["etcd"]
+        await asyncio.to_thread(part.kill)
         await asyncio.sleep(fault.seconds)
-        world.plane.api.start()
+        part.start()
         await asyncio.to_thread(world.plane.wait_ready, time.monotonic() + 60)
         return
     world.proxy.mode = "slow" if fault.kind == "api slow" else "lying"

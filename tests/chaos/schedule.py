@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 Kind = Literal[
     "kill", "pause", "broker killed", "broker stopped", "broker paused", "api killed", "api slow",
-    "api lying", "hostile records", "full disk", "clock step", "storm",
+    "api lying", "etcd killed", "hostile records", "full disk", "clock step", "storm",
 ]  # fmt: skip
 Role = Literal[
     "exporter", "provider", "worker", "watcher", "actuator", "planner", "evictor", "extender",
@@ -30,6 +30,7 @@ TARGETS: Final[Mapping[Kind, Sequence[str]]] = {
     "api killed": ("api",),
     "api slow": ("api",),
     "api lying": ("api",),
+    "etcd killed": ("etcd",),
     "hostile records": ("topics", "objects"),
     "full disk": (*3 * _BROKERS, *PROCESSES),
     "clock step": ROLES,

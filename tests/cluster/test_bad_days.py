@@ -1,6 +1,6 @@
 """Bad days with a real kube-scheduler and 200 nodes of KWOK: all nodes turn hot, their usage stops,
-the actuator dies. Pods wait with one short reason, and are bound soon after it disappears: by
-itself the scheduler retries them after five minutes."""
+etcd and the actuator die. Pods wait with one short reason, and are bound soon after it disappears:
+by itself the scheduler retries them after five minutes."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from pipeline.errors import ControlPlaneError
 from pipeline.kafka.partition import partition_of
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.processors.overcommit.status_patch import read_amounts
@@ -47,6 +48,7 @@ SOON_SECONDS = 30.0
 a slow machine may need three times as long."""
 WAITING_SECONDS = 30.0
 """So long they are watched to wait on."""
+WITHOUT_ETCD_SECONDS = 15.0
 PODS = 10
 REST_SECONDS = 15.0
 """Longer than the scheduler's longest back-off: a pod that it has not tried since waits for a
@@ -228,6 +230,7 @@ async def test_pods_wait_shortly_and_are_bound_soon_on_bad_days(
             await _all_nodes_turn_hot_and_cool_down(cluster, feed)
             await _a_part_falls_silent_and_returns(cluster, feed)
             await _all_usage_stops_and_returns(cluster, feed)
+            await _etcd_dies_and_returns(cluster, feed)
             await _offer(cluster, 8000)
             await until_in_thread(lambda: _offering(cluster))
             actuator.kill()
@@ -270,6 +273,28 @@ async def _all_usage_stops_and_returns(cluster: Cluster, feed: Feed) -> None:
     await until_in_thread(lambda: _check("usage")["ok"])
 
 
+async def _etcd_dies_and_returns(cluster: Cluster, feed: Feed) -> None:
+    """Usage changes meanwhile: pods are bound by what is true afterwards. Those that wait wait for
+    nodes that were hot before."""
+    etcd = cluster.plane.components["etcd"]
+    await feed.change(dict.fromkeys(NODES, HOT))
+    await reason_to_wait(cluster, "etcd", cpu="100m")
+    await asyncio.to_thread(etcd.kill)
+    try:
+        with pytest.raises(ControlPlaneError):
+            await asyncio.to_thread(cluster.plane.kubectl, "get", "nodes", "--request-timeout=5s")
+        await feed.change(dict.fromkeys(NODES, HOT) | dict.fromkeys(NODES[:50], COOL))
+        assert await asyncio.to_thread(_passing) == {*NODES[:50]}
+        await asyncio.sleep(WITHOUT_ETCD_SECONDS)
+    finally:
+        etcd.start()
+    await asyncio.to_thread(cluster.plane.wait_ready, time.monotonic() + 120)
+    await are_bound_soon(cluster, "etcd")
+    assert {*cluster.nodes_of_pods("etcd-").values()} <= {*NODES[:50]}
+    await until_in_thread(lambda: _check("watcher")["text"] == "alive")
+    await feed.change(dict.fromkeys(NODES, COOL))
+
+
 def _check(name: str) -> dict[str, object]:
     checks = json.loads(get("/readyz?verbose"))["checks"]
     (check,) = (each for each in checks if each["name"] == name)
@@ -299,11 +324,16 @@ def _offering(cluster: Cluster) -> bool:
 
 def _refuses_batch() -> bool:
     """Whether the extender refuses a Batch pod on all Nodes: it has read their newest offers."""
-    requests: dict[str, Any] = {BATCH: "1k"}
+    return not _passing(**{BATCH: "1k"})
+
+
+def _passing(**requests: Any) -> set[str]:
+    """The nodes on which the extender does not refuse such a pod."""
     question = json.dumps({"pod": pod("asked", **requests)}).encode()
     with urlopen(f"http://127.0.0.1:{PORT}/v1/explain", question, timeout=30) as answer:
-        verdicts = [item["verdict"] for item in json.load(answer)["items"]]
-    return verdicts == ["refused"] * len(NODES)
+        judged = json.load(answer)["items"]
+    assert len(judged) == len(NODES)
+    return {item["node"] for item in judged if item["verdict"] != "refused"}
 
 
 def _actuator(cluster: Cluster) -> Role:

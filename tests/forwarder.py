@@ -31,10 +31,17 @@ class Forwarder:
         except OSError:
             writer.transport.abort()
             return
-        pairs = (reader, there[1]), (there[0], writer)
         self._writers |= {writer, there[1]}
-        await asyncio.gather(*(_copy(*pair) for pair in pairs))
+        await join_streams((reader, writer), there)
         self._writers -= {writer, there[1]}
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def join_streams(here: Streams, there: Streams) -> None:
+    """Copy what each connection receives to the other, until both have ended."""
+    await asyncio.gather(_copy(here[0], there[1]), _copy(there[0], here[1]))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

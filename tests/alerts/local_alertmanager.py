@@ -33,16 +33,22 @@ class LocalAlertmanager(NamedTuple):
 
 
 @contextmanager
-def local_alertmanager() -> Iterator[LocalAlertmanager]:
-    """Start an Alertmanager that notifies nobody, and close it at the end of the block. Raises
+def local_alertmanager(notified_url: str | None = None) -> Iterator[LocalAlertmanager]:
+    """Start an Alertmanager, and close it at the end of the block. It posts each alert that begins
+    or ends to `notified_url`, at once and by itself; without one it notifies nobody. Raises
     `ControlPlaneError` if it does not become ready."""
+    receiver: dict[str, Any] = {"name": "test"}
+    if notified_url is not None:
+        receiver["webhook_configs"] = [{"url": notified_url}]
+    route = {
+        "receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s",
+        "repeat_interval": "1d",
+    }  # fmt: skip
 
     def arguments(folder: Path, address: str) -> list[str]:
         file = folder / "alertmanager.yml"
         # JSON is YAML.
-        file.write_text(
-            json.dumps({"route": {"receiver": "none"}, "receivers": [{"name": "none"}]})
-        )
+        file.write_text(json.dumps({"route": route, "receivers": [receiver]}))
         return [
             f"--config.file={file}", f"--storage.path={folder / 'data'}",
             f"--web.listen-address={address}", "--cluster.listen-address=",

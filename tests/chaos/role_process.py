@@ -1,6 +1,7 @@
 """A role as a process that a chaos run can kill, pause, step in time, and deprive of its disk."""
 
 import contextlib
+import re
 import resource
 import signal
 import subprocess
@@ -9,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.local.process_guard import die_with_parent
-from tests.chaos.schedule import ROLES
 from tests.processes import environment
 
 TAIL_LINES = 15
@@ -22,7 +22,7 @@ class RoleProcess:
         self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path,
         bugs: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        role = next(role for role in ROLES if f"{name}-".startswith(f"{role}-"))
+        role = re.sub(r"-\d+$", "", name)
         self.name = name
         self.log = folder / f"{name}.log"
         self.clock_file = folder / f"{role}.clock"

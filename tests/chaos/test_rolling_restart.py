@@ -4,7 +4,9 @@ import asyncio
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -12,17 +14,22 @@ from typing import Final
 import aiohttp
 import pytest
 
+from actuators.alerts.alertmanager_client import LIFETIMES
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
 from pipeline.times import parse_time
 from pipeline.topics.actions import ActionRecord
+from pipeline.topics.alerts import AlertRecord
 from pipeline.topics.eviction_plans import EvictionPlanRecord
-from pipeline.topics.registry import ACTIONS, EVICTION_PLANS, SAMPLES
+from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS, SAMPLES
 from pipeline.topics.sample_rows import read_header
 from pipeline.topics.samples import SampleHeader
 from pipeline.topics.windows import decode_window
+from tests.alerts.local_alertmanager import LocalAlertmanager, local_alertmanager
 from tests.broker import messages
+from tests.chaos.admitted_pods import AdmittedPods, WebhookService
+from tests.chaos.alert_notifications import Notifications, notification_problems, notified
 from tests.chaos.checker import Observation, Offer, problems
 from tests.chaos.eviction_evidence import read_records
 from tests.chaos.load import WINDOW_SECONDS
@@ -37,30 +44,49 @@ from tests.system.harness import Logs, gather
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ORDER: Final = (
-    "extender-0", "extender-1", "worker-0", "archive-0", "watcher-0", "actuator-0", "planner-0",
-    "evictor-0", "provider-0", "node-actuator-0", "exporter-0",
+    "extender-0", "extender-1", "notifier-0", "worker-0", "archive-0", "watcher-0", "actuator-0",
+    "planner-0", "evictor-0", "provider-0", "node-actuator-0", "exporter-0",
 )  # fmt: skip
 """Readers before writers, as docs/how-to/upgrade.md says."""
+WEBHOOKS: Final = ("webhook-0", "webhook-1")
+"""Without Kafka, so that no other role waits for them: they are restarted meanwhile."""
+RESEND_SECONDS: Final = 20
+"""Alertmanager ends an alert that is not repeated four times as long."""
 END_SECONDS: Final = 60
 
 Sample = tuple[int, int, SampleHeader]
 """Partition, offset and header."""
+Away = tuple[float, float]
+"""When a role got SIGTERM, and when it was ready again (Unix times)."""
 
 
 async def test_a_rolling_restart_loses_no_window_fails_no_request_and_repeats_no_action(
     plane: ControlPlane, permanent: Existing, broker: LocalKafka, tmp_path: Path
 ) -> None:
-    with node_trees(EXPORTERS[:1]) as trees:
-        async with running_world(
-            plane, [broker], tmp_path, seed=0, nodes=10, names=ORDER, bugs=NO_BUGS, trees=trees
-        ) as (world, made):  # fmt: skip
+    service = WebhookService(WEBHOOKS, tmp_path)
+    pods, names = AdmittedPods(plane), (*ORDER, *WEBHOOKS)
+    with (
+        node_trees(EXPORTERS[:1]) as trees,
+        notified() as notifications,
+        local_alertmanager(notifications.url) as alertmanager,
+    ):
+        more = {**service.flags, "notifier-0": notifier_flags(alertmanager)}
+        async with (
+            service.running(),
+            running_world(
+                plane, [broker], tmp_path, seed=0, nodes=10, names=names, bugs=NO_BUGS,
+                trees=trees, more=more,
+            ) as (world, made),
+        ):  # fmt: skip
             urls = [url_of(world, name) for name in ORDER if name.startswith("extender")]
             requests = SchedulerRequests(urls, world.load.nodes)
-            async with made.running(WINDOW_SECONDS), requests.running():
+            async with made.running(WINDOW_SECONDS), requests.running(), pods.running(service):
                 await until(lambda: world.all_work_since(world.began), 120, lambda: state_of(world))
-                for name in ORDER:
-                    stopped_at = time.time()
-                    await restart(world, name)
+                restarted = dict[str, Away]()
+                await asyncio.gather(
+                    restart_each(world, service, ORDER, restarted),
+                    restart_each(world, service, WEBHOOKS, restarted),
+                )
                 restarted_at = time.time()
                 await until(
                     lambda: world.all_work_since(restarted_at), 120, lambda: state_of(world)
@@ -76,6 +102,8 @@ async def test_a_rolling_restart_loses_no_window_fails_no_request_and_repeats_no
             places = [(partition, offset, header.node) for partition, offset, header in samples]
             logs = await gather(world.stage, places, timeout=60)
             archived = await world.archived_log()
+            away = restarted["notifier-0"]
+            alert_problems = await settled_alert_problems(kafka, notifications, away)
         limits = await asyncio.to_thread(world.undo_limits)
     run = Observation(
         settings=world.stage.settings, logs=logs, samples=places, offers=world.offers,
@@ -84,13 +112,18 @@ async def test_a_rolling_restart_loses_no_window_fails_no_request_and_repeats_no
     )  # fmt: skip
     await until(lambda: delete_others(plane, permanent), 120)
     assert {name: role.exit_codes for name, role in world.roles.items()} == {
-        name: [0] for name in ORDER
+        name: [0] for name in names
     }
     assert requests.failures == []
     assert requests.answers.keys() == {*urls}
+    assert pods.failures == []
+    assert pods.translated > 0
+    assert alert_problems == []
+    # Some ended, or the check of ends says nothing.
+    assert notifications.resolved
     assert problems(run) == []
     assert [*not_once(logs, samples)] == []
-    assert [*exporter_gaps(samples, stopped_at)] == []
+    assert [*exporter_gaps(samples, restarted["exporter-0"][0])] == []
     assert [*repeated_offers(world.offers)] == []
     assert [*repeated_actions(await read_records(kafka, ACTIONS, ActionRecord))] == []
     assert [*repeated_plans(await read_plans(kafka))] == []
@@ -100,7 +133,40 @@ def url_of(world: World, name: str) -> str:
     return f"http://127.0.0.1:{world.ports[name]}"
 
 
-async def restart(world: World, name: str) -> None:
+def notifier_flags(alertmanager: LocalAlertmanager) -> list[str]:
+    urls = ["--alertmanager-urls", alertmanager.url]
+    return [*urls, "--resend-seconds", str(RESEND_SECONDS)]
+
+
+async def restart_each(
+    world: World, service: WebhookService, names: Sequence[str], restarted: dict[str, Away]
+) -> None:
+    """Restart one role after the other."""
+    for name in names:
+        stopped_at = time.time()
+        is_ready = service.is_ready if name in WEBHOOKS else partial(is_page_ready, world)
+        await restart(world, name, partial(is_ready, name))
+        restarted[name] = stopped_at, time.time()
+
+
+async def settled_alert_problems(
+    kafka: KafkaSettings, notifications: Notifications, away: Away
+) -> list[str]:
+    """The problems of notifications once nothing changes any more: an alert that closed while the
+    notifier was away ends when it was not repeated."""
+    found: list[str] = []
+
+    async def is_settled() -> bool:
+        records = [record for record, _ in await read_records(kafka, ALERTS, AlertRecord)]
+        found[:] = notification_problems(records, notifications, away)
+        return not found
+
+    with suppress(AssertionError):
+        await until(is_settled, LIFETIMES * RESEND_SECONDS + END_SECONDS)
+    return found
+
+
+async def restart(world: World, name: str, is_ready: Callable[[], Awaitable[bool]]) -> None:
     """Send SIGTERM; when the process has ended, start it, and wait until it is ready."""
     role = world.roles[name]
     process = role.process
@@ -108,18 +174,19 @@ async def restart(world: World, name: str) -> None:
     role.signal(signal.SIGTERM)
     await until(lambda: process.poll() is not None, END_SECONDS, role.tail)
     role.start()
-
-    async def is_ready() -> bool:
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"{url_of(world, name)}/readyz") as answer,
-            ):
-                return answer.status == 200
-        except aiohttp.ClientError:
-            return False
-
     await until(is_ready, 120, role.tail)
+
+
+async def is_page_ready(world: World, name: str) -> bool:
+    """Whether the role answers 200 at /readyz, beside its metrics."""
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{url_of(world, name)}/readyz") as answer,
+        ):
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False
 
 
 async def exporter_starts(kafka: KafkaSettings, count: int) -> bool:

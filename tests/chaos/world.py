@@ -102,11 +102,11 @@ class World:
     def __init__(
         self, plane: ControlPlane, brokers: Sequence[LocalKafka], proxy: FaultProxy, stage: Stage,
         load: ChaosLoad, folder: Path, names: Sequence[str], bugs: Bugs, began: float,
-        trees: Mapping[str, CgroupTree],
+        trees: Mapping[str, CgroupTree], more: Mapping[str, Sequence[str]],
     ) -> None:  # fmt: skip
         self.plane, self.brokers, self.proxy, self.stage = plane, brokers, proxy, stage
         self.load = load
-        self.folder, self.trees = folder, trees
+        self.folder, self.trees, self._more = folder, trees, more
         self.signs: dict[str, list[float]] = defaultdict(list)
         self.offers: list[Offer] = []
         self.began, self.kills_evictors = began, False
@@ -146,6 +146,8 @@ class World:
         ]  # fmt: skip
         port = str(self.ports[name])
         page = ["--metrics-host", "127.0.0.1", "--metrics-port", port]
+        if name in self._more:
+            return [*page, *self._more[name]]
         flags = {
             "exporter": [
                 *page, *on_node, "--window-seconds", str(EXPORTER_WINDOW_SECONDS),
@@ -410,9 +412,10 @@ def create_objects(plane: ControlPlane, nodes: int, config_name: str) -> ChaosLo
 async def running_world(
     plane: ControlPlane, brokers: Sequence[LocalKafka], folder: Path, *, seed: int, nodes: int,
     names: Sequence[str], bugs: Bugs, trees: Mapping[str, CgroupTree],
+    more: Mapping[str, Sequence[str]] = NO_BUGS,
 ) -> AsyncIterator[tuple[World, Feed]]:  # fmt: skip
     """The roles `names`, and a feed of their load, which does not run yet; they are killed at the
-    end."""
+    end. `more` has the flags of roles that need what is not of the world."""
     record_batches.install()  # the consumers of this process read hostile records, too
     servers = ",".join(broker.bootstrap_servers for broker in brokers)
     stage = await create_stage(servers, replicas=len(brokers))
@@ -421,7 +424,7 @@ async def running_world(
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(fault_proxy(plane, seed=seed))
         proxy.is_fair = True
-        world = World(plane, brokers, proxy, stage, load, folder, names, bugs, began, trees)
+        world = World(plane, brokers, proxy, stage, load, folder, names, bugs, began, trees, more)
         stack.callback(world.close)
         for role in world.roles.values():
             role.start()

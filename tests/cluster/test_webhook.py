@@ -6,7 +6,6 @@ configuration is that of deploy/chart/webhook with another address.
 """
 
 import asyncio
-import base64
 import itertools
 import json
 import socket
@@ -39,17 +38,15 @@ from tests.cluster.objects import (
     service_account,
 )
 from tests.cluster.roles import Role
+from tests.cluster.webhook_objects import WEBHOOK_FILES, configurations, for_app, profile
 from tests.crds import FOLDER
 from tests.processes import eventually, until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy/chart/webhook"
 NAMESPACE = "colocated"
 BE = {"koordinator.sh/qosClass": "BE"}
-CALLS_SECONDS = 10
-"""The time-out of a call in these tests: the machine may be busy."""
 
 
 class Hook(NamedTuple):
@@ -75,18 +72,6 @@ class Hook(NamedTuple):
             shown = secure.getpeercert(binary_form=True)
         assert shown is not None
         return x509.load_der_x509_certificate(shown).serial_number == serial
-
-
-def profile(name: str, **spec: Any) -> Object:
-    return {
-        "apiVersion": "config.koordinator.sh/v1alpha1", "kind": "ClusterColocationProfile",
-        "metadata": {"name": name}, "spec": spec,
-    }  # fmt: skip
-
-
-def for_app(name: str, **spec: Any) -> Object:
-    """A profile for the pods of an app, which has its name."""
-    return profile(name, selector={"matchLabels": {"app": name}}, **spec)
 
 
 def own_pod(name: str, app: str, labels: dict[str, str] | None = None, **more: Any) -> Object:
@@ -118,19 +103,6 @@ def with_batch(found: Object) -> Object:
     return found
 
 
-def configurations(hook: Hook) -> list[Object]:
-    """The objects of configurations.yaml, for a webhook on this machine."""
-    authority = base64.b64encode(hook.authority.certificate.read_bytes()).decode()
-    found = list(yaml.safe_load_all((DEPLOY / "configurations.yaml").read_text()))
-    for configuration in found:
-        for webhook in configuration["webhooks"]:
-            path = webhook["clientConfig"].pop("service")["path"]
-            address = f"https://{HOST}:{hook.port}{path}"
-            webhook["clientConfig"] = {"url": address, "caBundle": authority}
-            webhook["timeoutSeconds"] = CALLS_SECONDS
-    return found
-
-
 @pytest.fixture(scope="module")
 def hook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hook]:
     """The webhook in mode act, asked by the API server."""
@@ -138,7 +110,7 @@ def hook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     authority = Authority(folder, SystemClock())
     pair = authority.server("webhook", [HOST], ["localhost"])
     define(plane, str(FOLDER))
-    plane.kubectl("apply", "-f", str(DEPLOY / "priority-classes.yaml"))
+    plane.kubectl("apply", "-f", str(WEBHOOK_FILES / "priority-classes.yaml"))
     plane.kubectl("create", "namespace", NAMESPACE)
     account = service_account(plane, "webhook", ROOT)
     settings = Settings(kubernetes=KubernetesSettings(kubeconfig=account))
@@ -151,7 +123,7 @@ def hook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
         with Role("webhook", settings, *flags) as role:
             hook = Hook(role, authority, folder, port)
             assert eventually(lambda: is_ready(hook), 120), role.text()
-            apply(plane, *configurations(hook))
+            apply(plane, *configurations(authority.certificate, port))
             # The API server reads a configuration within a second or so.
             apply(plane, for_app("probe", labels={"probed": "yes"}))
             assert eventually(lambda: is_asked(plane), 60), role.text()
@@ -159,7 +131,7 @@ def hook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     finally:
         plane.kubectl("delete", kinds, "springtide-webhook", "--ignore-not-found")
         plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        plane.kubectl("delete", "-f", str(DEPLOY / "priority-classes.yaml"))
+        plane.kubectl("delete", "-f", str(WEBHOOK_FILES / "priority-classes.yaml"))
         plane.kubectl("delete", "-f", str(FOLDER))
 
 

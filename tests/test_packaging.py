@@ -85,6 +85,17 @@ def test_exporter_imports_no_heavy_packages(module: str, project: Path) -> None:
     assert printed(project, code) == []
 
 
+def test_no_command_imports_what_only_tests_and_notebooks_need(project: Path) -> None:
+    """pyarrow imports pandas with the first `pa.array`, where it is installed."""
+    code = """
+import importlib, pkgutil, sys, pipeline.cli
+for module in pkgutil.iter_modules(pipeline.cli.__path__):
+    importlib.import_module(f"pipeline.cli.{module.name}")
+print(*{"duckdb", "pandas", "polars"} & {*sys.modules})
+"""
+    assert printed(project, code) == []
+
+
 GPU_MODULES = {
     "amdsmi", "cuda", "cudf", "cupy", "jax", "numba", "nvidia", "py3nvml", "pycuda", "pynvml",
     "pyrsmi", "tensorflow", "torch", "triton",

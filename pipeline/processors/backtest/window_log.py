@@ -49,7 +49,6 @@ COLUMNS: Final = (
 """The columns of an archive that are read."""
 _UNITS: Final = np.array([1000.0, 1 / MEBIBYTE])
 """Cores and bytes to millicores and MiB."""
-_PROD: Final = pa.array(COUNTED_AS_PROD)
 _HINT: Final = "`springtide archive` does not write this: restore the archive"
 
 
@@ -156,7 +155,8 @@ class WindowLog:
         is_pod = is_window & _flags(pc.equal(batch["kind"], "pod"))
         pods = _taken(batch, is_pod)
         keys = nodes[is_pod] << 32 | self._uids.of(pods["id"])
-        is_prod = _flags(pc.is_in(pods["pod_class"].fill_null("unknown"), _PROD))
+        classes = pods["pod_class"].fill_null("unknown")
+        is_prod = _flags(pc.is_in(classes, pa.array(COUNTED_AS_PROD)))
         self._others.update(np.unique(keys[~is_prod]).tolist())
         if is_prod.any():
             policies = [

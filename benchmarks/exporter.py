@@ -1,6 +1,6 @@
 """What the exporter costs: CPU share of a core and resident memory at 110 pods, once a second.
 
-    python -m benchmarks.exporter [--pods 110] [--seconds 60] [--no-kafka]
+    python -m benchmarks.exporter [--pods 110] [--containers 1] [--seconds 60] [--no-kafka]
 
 Makes real cgroups (v1, root) with a sleeping process each and a few busy ones, runs the exporter as
 users run it, against a real broker, and beside it, in the same minute, a naive reader that opens
@@ -29,6 +29,14 @@ DEFECT_CPU_PERCENT = 1.5
 DEFECT_MEMORY_MIB = 100.0
 ROOT = Path(__file__).parent.parent
 
+# The containers here sleep: from their first reading on they count as ones that do something.
+EXPORTER = """
+import sys
+from node_exporter import container_counters
+from pipeline.cli.main import main
+container_counters._ACTIVE_CPU_NS = 0
+sys.exit(main())
+"""
 NAIVE = """
 import pathlib, sys, time
 root, parent = pathlib.Path("/sys/fs/cgroup"), sys.argv[1]
@@ -65,18 +73,21 @@ def cost(pid: int) -> Cost:
     return Cost(int(fields[11]) / ticks, int(fields[12]) / ticks, resident, peak)
 
 
-def make_pods(tree: CgroupTree, pods: int, busy: int) -> None:
-    """Pods of three classes with a container and a process each; the first `busy` use 5% CPU."""
+def make_pods(tree: CgroupTree, pods: int, busy: int, containers: int = 1) -> None:
+    """Pods of three classes with so many containers and a process each; the first `busy` use 5%
+    CPU in each container."""
     nap = "import time\nwhile True:\n t = time.perf_counter() + .005\n"
     nap += " while time.perf_counter() < t: pass\n time.sleep(.095)"
     for i in range(pods):
         uid = f"{i:08x}-0000-4000-8000-000000000000"
-        path = f"{pod_dir(Driver.CGROUPFS, list(KubeQOS)[i % 3], uid)}/{i:064x}"
-        tree.make(path)
-        if i < busy:
-            tree.python(path, nap)
-        else:
-            tree.run(path, "sleep", "3600")
+        pod = pod_dir(Driver.CGROUPFS, list(KubeQOS)[i % 3], uid)
+        for container in range(containers):
+            path = f"{pod}/{i:032x}{container:032x}"
+            tree.make(path)
+            if i < busy:
+                tree.python(path, nap)
+            else:
+                tree.run(path, "sleep", "3600")
 
 
 @contextmanager
@@ -146,6 +157,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pods", type=int, default=110)
     parser.add_argument("--busy", type=int, default=4)
+    parser.add_argument("--containers", type=int, default=1, help="of each pod")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--no-kafka", action="store_true", help="windows wait in the buffer")
     given = parser.parse_args()
@@ -164,7 +176,7 @@ def main() -> int:
                 cwd=ROOT,
             )
         print(f"  making {given.pods} pods ...", file=sys.stderr)
-        make_pods(tree, given.pods, given.busy)
+        make_pods(tree, given.pods, given.busy, given.containers)
         flags = {
             "bootstrap-servers": servers,
             "cgroup-parent": tree.name,
@@ -172,9 +184,7 @@ def main() -> int:
             "metrics-port": "0",
         }
         arguments = [word for name, value in flags.items() for word in (f"--{name}", value)]
-        exporter = process(
-            "-m", "pipeline.cli.main", "exporter", *arguments, log=folder / "exporter.log"
-        )
+        exporter = process("-c", EXPORTER, "exporter", *arguments, log=folder / "exporter.log")
         naive = process("-c", NAIVE, tree.name, log=folder / "naive.log")
         pids = {
             "exporter": stack.enter_context(exporter),

@@ -33,11 +33,16 @@ class Stall(NamedTuple):
 
 
 class ContainerGrowth(NamedTuple):
-    """Growth of a container's counters since it was last read; None is unknown."""
+    """Growth of a container's counters since it was last read; None is unknown.
+
+    `memory_bytes`, without page cache, is that of now, only read where a pod has several containers
+    that do something.
+    """
 
     cpu_ns: int | None
     elapsed_seconds: float | None
     throttling: Throttling | None
+    memory_bytes: int | None = None
 
     @property
     def cpu_cores(self) -> float | None:

@@ -1,7 +1,9 @@
-"""Read CPU time and throttling of a pod's containers, of which the pod's own counters have a part.
+"""Read CPU time, throttling and memory of a pod's containers.
 
 CPU time and memory of a cgroup include its descendants, CFS bandwidth counters do not: a pod whose
-containers are throttled at their own limits reports 0. All containers are read every few seconds;
+containers are throttled at their own limits reports 0. Memory is read where a pod has two or more
+containers that have used some CPU: else the usage of the pod is that of its container. The sandbox
+has a cgroup as containers have, and never uses so much. All containers are read every few seconds;
 a longer interval loses nothing except the growth of containers that end in between. Those with a
 CPU limit are read in between, too: the node actuator reacts to throttling at once.
 """
@@ -17,6 +19,8 @@ from node_exporter.kernel.parse_files import Throttling
 from pipeline.errors import CgroupGoneError
 
 _ZERO: Final = Throttling(0, 0, 0)
+_ACTIVE_CPU_NS: Final = 1_000_000_000
+"""CPU time since its start after which a container counts. A sandbox starts within a tenth."""
 
 
 class _Reading(NamedTuple):
@@ -59,7 +63,12 @@ class PodContainers:
         self._limited = tuple(id for id, reading in now.items() if reading.is_limited)
         if previous is None:
             return {}
-        return {id: _growth(now[id], previous.get(id)) for id in now}
+        grown = {id: _growth(now[id], previous.get(id)) for id in now}
+        active = [id for id, reading in now.items() if (reading.cpu_ns or 0) >= _ACTIVE_CPU_NS]
+        if len(active) > 1:
+            for id in active:
+                grown[id] = grown[id]._replace(memory_bytes=self._read_memory(id))
+        return grown
 
     def read_limited(self, at: float) -> dict[str, ContainerGrowth] | None:
         """Growth of the containers that had a CPU limit when they were last read; None if none had.
@@ -96,6 +105,14 @@ class PodContainers:
             return _Reading(at, *self._cgroups[id].cpu())
         except CgroupGoneError:
             return None
+
+    def _read_memory(self, id: str) -> int | None:
+        """Memory of a container without page cache; None if it has ended."""
+        try:
+            memory = self._cgroups[id].memory()
+        except CgroupGoneError:
+            return None
+        return None if memory is None else memory.anon_bytes
 
 
 def _growth(now: _Reading, previous: _Reading | None) -> ContainerGrowth:

@@ -6,14 +6,20 @@ rank over the collections.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from node_exporter.collection import NODE, Collection, Entity, Stall, Usage
+from node_exporter.collection import NODE, Collection, ContainerGrowth, Entity, Stall, Usage
 from node_exporter.kernel.formulas import average, rank_percentile
 from node_exporter.kernel.parse_files import Throttling
 from pipeline.settings.base import SECONDS_OF_A_DAY
+from pipeline.topics.samples import (
+    CONTAINERS,
+    MAX_CONTAINERS,
+    MAX_CONTAINERS_PER_POD,
+    SampleContainer,
+)
 
 _PERCENTILES: Final = (("p90", Fraction(9, 10)), ("p95", Fraction(19, 20)))
 _MEMORY_FIELDS: Final = (
@@ -112,7 +118,9 @@ class OpenWindow:
             (entity for entity in self._series if entity != NODE),
             key=lambda entity: (_ORDER.index(entity.kind), entity.id),
         )
-        return [node, *(self._row(entity, self._series[entity]) for entity in others)]
+        rows = [node, *(self._row(entity, self._series[entity]) for entity in others)]
+        _limit_containers(rows)
+        return rows
 
     def _row(self, entity: Entity, series: "_Series") -> Row:
         length = (self.end_ms - self.start_ms) / 1000
@@ -139,6 +147,15 @@ _STALLS: Final = (
 )
 
 
+def _limit_containers(rows: Iterable[Row]) -> None:
+    """Leave out the containers of pods for which a sample has no room."""
+    room = MAX_CONTAINERS
+    for row in rows:
+        room -= len(row.get(CONTAINERS, ()))
+        if room < 0:
+            row.pop(CONTAINERS, None)
+
+
 class _Mean:
     """Growth per observed second, or the mean of readings; None without any."""
 
@@ -159,7 +176,9 @@ class _Mean:
 class _Series:
     """Readings of one entity within the window."""
 
-    __slots__ = ("_cores", "_cpu", "_memory", "_stalls", "_throttling", "observed_seconds")
+    __slots__ = (
+        "_containers", "_cores", "_cpu", "_memory", "_stalls", "_throttling", "observed_seconds",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.observed_seconds = 0.0
@@ -168,6 +187,7 @@ class _Series:
         self._memory: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._throttling: dict[str, Throttling] = {}  # the cgroup itself ("") and containers
         self._stalls: dict[str, _Mean] = {}
+        self._containers = _Containers()
 
     def add(self, usage: Usage, max_observed: float) -> None:
         cores = usage.cpu_cores
@@ -185,6 +205,7 @@ class _Series:
         if usage.throttling is not None:
             self._add_throttling("", usage.throttling)
         if usage.containers is not None:
+            self._containers.add(usage.containers)
             for id, container in usage.containers.items():
                 if container.throttling is not None:
                     self._add_throttling(id, container.throttling)
@@ -216,7 +237,42 @@ class _Series:
         for name, mean in self._stalls.items():
             share = mean.value(1e-6)
             row[name] = None if share is None else min(1.0, share)
+        if containers := self._containers.usage():
+            row[CONTAINERS] = containers
         return row
+
+
+class _Containers:
+    """Readings of the containers of a pod within the window: those whose memory is read."""
+
+    __slots__ = ("_cpu", "_memory", "_present")
+
+    def __init__(self) -> None:
+        self._cpu: dict[str, _Mean] = {}
+        self._memory: dict[str, int] = {}
+        self._present: frozenset[str] = frozenset()
+
+    def add(self, containers: Mapping[str, ContainerGrowth]) -> None:
+        present = [id for id, growth in containers.items() if growth.memory_bytes is not None]
+        if present:
+            self._present = frozenset(present)
+        for id in self._present & containers.keys():
+            _, elapsed, _, memory = container = containers[id]
+            if container.cpu_ns is not None and elapsed is not None:
+                self._cpu.setdefault(id, _Mean()).add(container.cpu_ns, elapsed)
+            if memory is not None:
+                self._memory[id] = max(memory, self._memory.get(id, 0))
+
+    def usage(self) -> list[SampleContainer]:
+        """By id; none of containers that ended before others were read again."""
+        return [
+            SampleContainer(
+                id,
+                self._cpu[id].value(1e-9) if id in self._cpu else None,
+                float(self._memory[id]),
+            )
+            for id in sorted(self._present)[:MAX_CONTAINERS_PER_POD]
+        ]
 
 
 def _summary(name: str, values: Sequence[float], mean: float | None) -> Row:

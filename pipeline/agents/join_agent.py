@@ -76,6 +76,10 @@ WITHOUT_MEANS = counter(
     "worker_windows_without_pool_means",
     "Windows of nodes with deviation thresholds that were joined without means of their pool.",
 )
+UNNAMED_CONTAINERS = counter(
+    "worker_unnamed_containers",
+    "Containers of samples that no record of a pod names: their usage counts for the pod alone.",
+)
 BAD_VALUES = counter("worker_bad_values", "Invalid values replaced by null.", ["column"])
 
 
@@ -311,6 +315,7 @@ class JoinCursor:
             raise OversizedRecordError(f"window of {node!r} has {len(value)} bytes")
         if objects.record is None:
             self.unknown_nodes.add(node)
+        UNNAMED_CONTAINERS.inc(pod_facts.unnamed_containers)
         for name, count in window.bad_values.items():
             # Writers may name a gauge anew in every window: a label must not grow with them.
             BAD_VALUES.labels(GAUGES if is_gauge(name) else name).inc(count)

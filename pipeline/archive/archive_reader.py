@@ -29,7 +29,11 @@ from pipeline.archive.archive_files import (
 from pipeline.errors import InvalidRecordError, RecordError, UsageError
 from pipeline.kafka.partition import partition_of
 from pipeline.processors.archive.archive_rows import LoggedWindow
-from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA
+from pipeline.processors.archive.archive_schema import (
+    ARCHIVE_SCHEMA,
+    COLUMNS,
+    CONTAINER_COLUMNS,
+)
 from pipeline.processors.archive.archived_windows import archived_windows
 
 _OPEN_FILES: Final = 8
@@ -135,7 +139,7 @@ def read_files(
     for place, file in enumerate(files):
         parquet = _open(file.path).parquet
         with _named(str(file.path)):
-            consume(parquet.read(columns=schema.names).select(schema.names).cast(schema))
+            consume(_in_schema(parquet.read(columns=schema.names), schema))
         progress((place + 1) / len(files))
 
 
@@ -162,7 +166,7 @@ def read_row_groups(
         for group in range(groups):
             with _named(f"{file.path}, row group {group}"):
                 read = parquet.read_row_group(group, columns=schema.names)
-                table = read.select(schema.names).cast(schema)
+                table = _in_schema(read, schema)
                 for batch in table.combine_chunks().to_batches():
                     consume(batch)
             progress((place + (group + 1) / groups) / len(files))
@@ -219,7 +223,7 @@ def _records(
             continue
         parquet = opened(path).parquet
         with _named(f"{path}, row group {number}"):
-            table = _of_nodes(parquet.read_row_group(number), nodes)
+            table = _of_nodes(_in_schema(parquet.read_row_group(number), ARCHIVE_SCHEMA), nodes)
             for batch in table.combine_chunks().to_batches():
                 yield from archived_windows(batch)
 
@@ -236,6 +240,14 @@ def _in_order_of_time(records: Iterator[LoggedWindow]) -> Iterator[tuple[int, Lo
             times[header.node] = max(own, times.get(header.node, 0))
             timed.append((times[header.node], record))
         yield from sorted(timed, key=lambda item: item[0])
+
+
+def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema`; those of containers are null where an older release wrote none."""
+    for name in CONTAINER_COLUMNS:
+        if name in schema.names and name not in table.schema.names:
+            table = table.append_column(name, pa.nulls(len(table), COLUMNS[name].type))
+    return table.select(schema.names).cast(schema)
 
 
 def _of_nodes(table: pa.Table, nodes: Collection[str] | None) -> pa.Table:

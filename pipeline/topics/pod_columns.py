@@ -41,7 +41,9 @@ _Numbers = tuple[float | None, ...]
 class DecodedPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
     """The columns of a line: one value for each pod, None where unknown.
 
-    An empty column is unknown for all pods. `pod_class` is always there.
+    An empty column is unknown for all pods. `pod_class` is always there. `container_names` are
+    those of the pod's containers in the sample, in their order and None where unknown; of a pod
+    without containers in the sample that of its only container.
     """
 
     pod_class: _Texts
@@ -57,6 +59,7 @@ class DecodedPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     limit_memory_bytes: _Numbers = ()
     created_seconds: _Numbers = ()
     deleting: tuple[bool | None, ...] = ()
+    container_names: tuple[tuple[str | None, ...] | None, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in self.__struct_fields__}
@@ -76,13 +79,14 @@ class PodColumns:
     `ended` or was deleted, whether it is `listed` (runs or will run), has CPUs of its own
     (`exclusive`, QoS LSE) or is being deleted (`terminating`), and when it was `created`, in Unix
     seconds. `requests` (pods, 2) are millicores and bytes. NaN is unknown. Nobody may write to the
-    arrays. `workloads` are the pods' workloads, None is unknown. `decode` returns all facts, as
-    objects that take five times the memory of the line.
+    arrays. `workloads` are the pods' workloads, None is unknown. `container_names` are as in
+    `DecodedPods`, `()` where no pod has any. `decode` returns all facts, as objects that take five
+    times the memory of the line.
     """
 
     __slots__ = (
-        "__weakref__", "classes", "created", "data", "ended", "exclusive", "listed", "requests",
-        "terminating", "workloads",
+        "__weakref__", "classes", "container_names", "created", "data", "ended", "exclusive",
+        "listed", "requests", "terminating", "workloads",
     )  # fmt: skip
 
     def __init__(self, line: bytes) -> None:
@@ -100,6 +104,7 @@ class PodColumns:
         self.requests: FloatArray = np.array(requests, np.float64).T.copy()
         owners = (pods.column(name) for name in ("namespace", "owner_kind", "owner_name"))
         self.workloads = tuple(map(workload_of, *owners))
+        self.container_names = tuple(map(_interned, pods.container_names))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -110,6 +115,11 @@ class PodColumns:
             return _pods.decode(self.data)
         except DECODE_ERRORS as error:
             raise decode_error("the line about pods", error) from error
+
+
+@lru_cache(maxsize=4096)  # one object for all pods of a workload
+def _interned(names: tuple[str | None, ...] | None) -> tuple[str | None, ...] | None:
+    return names
 
 
 @lru_cache(maxsize=65_536)  # one object for all pods of a workload

@@ -6,6 +6,7 @@ Only workers import this module: numpy and pyarrow are too large for the exporte
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,10 +22,12 @@ from pipeline.topics.entity_listings import listing_of
 from pipeline.topics.nodes import check_node_name
 from pipeline.topics.resource_amounts import first_gauges
 from pipeline.topics.samples import (
+    CONTAINERS,
     KINDS,
     LIST_COLUMNS,
     NUMBER_COLUMNS,
     SampleBatch,
+    SampleContainer,
     SampleHeader,
     sample_metadata,
 )
@@ -36,6 +39,9 @@ _LAST_MS: Final = 253_402_300_799_000
 _MAX_WINDOW_MS: Final = 86_400_000
 _TRIPLE: Final = len(LIST_COLUMNS)
 _TEXT: Final = pa.string()
+_CONTAINER: Final = pa.struct(
+    {"id": _TEXT, "cpu_cores": pa.float64(), "memory_bytes": pa.float64()}
+)
 # Not `pa.array`, which imports pandas if it is installed: a third of the start of every role.
 _NO_NUMBERS: Final = pa.nulls(0, pa.float64())
 _CACHED_BYTES: Final = 16 * 1024
@@ -56,6 +62,7 @@ class _Layout(NamedTuple):
     qos: int
     statistics: int
     points: int
+    containers: int
     size: int
     known: list[int] | None
     statistic_rows: Mapping[str, int]
@@ -67,8 +74,9 @@ class SampleRows:
     """The rows of one sample, made by `read_rows`.
 
     `data` is the record and `listing` the entities of its rows. `statistic_rows` maps the name of
-    each statistic to its row in `numbers`; samples with equal statistics share it. Nobody may write
-    to the arrays, because cached samples share them.
+    each statistic to its row in `numbers`; samples with equal statistics share it.
+    `container_lists` are the containers of each row, None without any. Nobody may write to the
+    arrays, because cached samples share them.
     """
 
     def __init__(
@@ -77,7 +85,17 @@ class SampleRows:
         self.data = data
         self.header = header
         self.statistic_rows = layout.statistic_rows
-        self.listing = listing_of(batch.column(layout.kind), batch.column(layout.id))
+        self.container_lists = batch.column(layout.containers) if layout.containers >= 0 else None
+        lists = self.container_lists
+        if lists is not None and (lists.null_count or lists.values.null_count):
+            raise InvalidRecordError("containers of a row are null")
+        self.listing = listing_of(
+            batch.column(layout.kind),
+            batch.column(layout.id),
+            None
+            if lists is None
+            else pa.ListArray.from_arrays(lists.offsets, lists.values.field("id")),
+        )
         self._batch = batch
         self._layout = layout
         self._values = _items(batch.column(layout.statistics), layout.size)
@@ -140,6 +158,17 @@ class SampleRows:
         return _null(self._node_points).reshape(-1, _TRIPLE)
 
     @cached_property
+    def container_usage(self) -> FloatArray:
+        """Usage of the containers of `listing.container_ids` one after the other, (containers, 2)
+        cores and bytes; NaN is unknown."""
+        lists = self.container_lists
+        if lists is None or not self.listing.container_ids:
+            return np.zeros((0, 2))
+        columns = [lists.flatten().field(name) for name in ("cpu_cores", "memory_bytes")]
+        values = [column.to_numpy(zero_copy_only=False) for column in columns]
+        return np.stack(values, axis=1, dtype=np.float64)[self.listing.container_order]
+
+    @cached_property
     def qos(self) -> list[str]:
         """Kubernetes QoS of each row, empty where unknown."""
         if self._layout.qos < 0:
@@ -158,8 +187,12 @@ class SampleRows:
         rows = values.reshape(len(self), self._layout.size)
         return (rows if self._layout.known is None else rows[:, self._layout.known]).T
 
-    def replace(self, numbers: FloatArray, points: FloatArray) -> "SampleRows":
-        """This sample with other `numbers` and `points`, in which NaN becomes null."""
+    def replace(
+        self, numbers: FloatArray, points: FloatArray, container_usage: FloatArray
+    ) -> "SampleRows":
+        """This sample with other `numbers`, `points` and `container_usage`, in which NaN becomes
+        null."""
+        listing = self.listing
         data = encode_arrays(
             self.header,
             kinds=[KINDS[code] for code in self.listing.kinds],
@@ -170,6 +203,7 @@ class SampleRows:
                 for name, row in self.statistic_rows.items()
             },
             points=pa.array(points.ravel(), from_pandas=True),
+            containers=container_lists(listing, container_usage, np.isnan(container_usage)),
         )
         return read_rows(data)
 
@@ -219,6 +253,10 @@ def read_samples(data: bytes) -> SampleBatch:
         points = sample.points.astype(object)
         points[sample.null_points] = None
         rows[sample.listing.node] |= dict(zip(LIST_COLUMNS, points.T.tolist(), strict=True))
+    if sample.container_lists is not None:
+        for row, containers in zip(rows, sample.container_lists.to_pylist(), strict=True):
+            if containers:
+                row[CONTAINERS] = [SampleContainer(**container) for container in containers]
     return SampleBatch(sample.header, rows)
 
 
@@ -230,9 +268,11 @@ def encode_arrays(
     statistics: Mapping[str, pa.DoubleArray],
     points: pa.DoubleArray = _NO_NUMBERS,
     qos: Sequence[str] = (),
+    containers: pa.ListArray | None = None,
 ) -> bytes:
-    """Encode a sample from an array for each statistic, (rows,), and the triples of the node's
-    points one after the other, (3 * points,). Equal arguments give equal bytes."""
+    """Encode a sample from an array for each statistic, (rows,), the triples of the node's points
+    one after the other, (3 * points,), and what `container_lists` returned. Equal arguments give
+    equal bytes."""
     rows, size = len(kinds), len(statistics)
     by_row = np.arange(size * rows).reshape(size, rows).T.ravel()
     numbers = pa.concat_arrays([_NO_NUMBERS, *statistics.values()]).take(pa.array(by_row))
@@ -249,6 +289,8 @@ def encode_arrays(
         ),
         "points": pa.ListArray.from_arrays(pa.array(ends, pa.int32()), triples),
     }
+    if containers is not None:
+        columns[CONTAINERS] = containers
     batch = pa.record_batch(columns, metadata=sample_metadata(tuple(statistics)))
     sink = pa.BufferOutputStream()
     sink.write(encode_json(header) + b"\n")
@@ -256,6 +298,26 @@ def encode_arrays(
         writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def container_lists(listing: Listing, usage: FloatArray, is_null: BoolArray) -> pa.ListArray | None:
+    """The containers of each row for `encode_arrays`, from their usage in the order of
+    `SampleRows.container_usage` (containers, 2); None without any."""
+    if not listing.container_ids:
+        return None
+    by_row = dict(zip(listing.pods.tolist(), listing.container_ids, strict=True))
+    rows = [by_row.get(row, ()) for row in range(len(listing.ids))]
+    order = np.argsort(listing.container_order)
+    cpu, memory = (
+        pa.array(usage[order, column].copy(), mask=is_null[order, column].copy())
+        for column in range(2)
+    )
+    ids = pa.array([*chain.from_iterable(rows)], _TEXT)
+    offsets = pa.array([0, *accumulate(map(len, rows))], pa.int32())
+    fields = [*_CONTAINER]
+    return pa.ListArray.from_arrays(
+        offsets, pa.StructArray.from_arrays([ids, cpu, memory], fields=fields)
+    )
 
 
 def _decode_header(line: bytes) -> SampleHeader:
@@ -280,6 +342,7 @@ def _layout(message: bytes) -> _Layout:
         "qos": _TEXT,
         "statistics": pa.list_(pa.float64(), len(names)),
         "points": pa.list_(pa.list_(pa.float64(), _TRIPLE)),
+        CONTAINERS: pa.list_(_CONTAINER),
     }
     positions = {name: _position(schema, name, kind) for name, kind in fields.items()}
     for name in ("kind", "id", "statistics"):

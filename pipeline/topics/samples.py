@@ -2,7 +2,8 @@
 
 The node exporter writes one record a window, keyed by node name: the `SampleHeader` as a line of
 JSON, then an Arrow stream of one record batch with a row for each entity. The statistics of a row
-are one fixed-size list, the schema's metadata holds their names. The exporter encodes with
+are one fixed-size list, the schema's metadata holds their names. Containers are in a list of the
+row of their pod, because older readers refuse rows of an unknown kind. The exporter encodes with
 nanoarrow, because numpy and pyarrow are too large for every node. Workers decode with
 `pipeline.topics.sample_rows`.
 
@@ -19,8 +20,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, zip_longest
-from typing import Annotated, Any, Final, Literal
+from itertools import accumulate, chain, zip_longest
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import nanoarrow as na
@@ -73,7 +74,14 @@ LIST_COLUMNS: Final = ("points_offset_seconds", "points_cpu_cores", "points_memo
 """Node row only, three lists of equal length: the raw measurements, in seconds after the start of
 the window. On the wire they are one list of triples, `points`."""
 
-COLUMNS: Final = (*TEXT_COLUMNS, *NUMBER_COLUMNS, *LIST_COLUMNS)
+CONTAINERS: Final = "containers"
+"""Rows of pods only: a `SampleContainer` for each container of a pod that has several. Samples
+without any have no such column."""
+MAX_CONTAINERS_PER_POD: Final = 32
+MAX_CONTAINERS: Final = 2048
+"""Containers of a sample: a kubelet runs some hundreds of pods at most."""
+
+COLUMNS: Final = (*TEXT_COLUMNS, *NUMBER_COLUMNS, *LIST_COLUMNS, CONTAINERS)
 
 Row = Mapping[str, Any]
 
@@ -81,6 +89,20 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"\A[ -~]{0,128}\Z")]
 _WholeNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _TEXT: Final = na.string()
 _NUMBER: Final = na.float64()
+_CONTAINER: Final = na.struct({"id": _TEXT, "cpu_cores": _NUMBER, "memory_bytes": _NUMBER})
+
+
+class SampleContainer(NamedTuple):
+    """The usage of a container of a pod during a window; None is unknown.
+
+    `id` is that of its runtime, as in the name of its cgroup. `cpu_cores` is the average while it
+    ran, as the Vertical Pod Autoscaler takes it from the metrics API, `memory_bytes` the highest
+    reading without page cache.
+    """
+
+    id: str
+    cpu_cores: float | None
+    memory_bytes: float | None
 
 
 Origin = tuple[str, str]
@@ -116,7 +138,7 @@ class SampleBatch:
     """One window of one node: the header and a mapping from column name to value for each entity.
 
     A row holds `kind`, `id` and any other of `COLUMNS`. The node's row comes first, and may have
-    gauges.
+    gauges. Rows of pods may have `CONTAINERS`.
     """
 
     header: SampleHeader
@@ -137,11 +159,15 @@ def encode_samples(batch: SampleBatch) -> bytes:
     numbers = _numbers([row.get(name) for row in rows for name in names])
     children = [na.c_array([row.get(name) or "" for row in rows], _TEXT) for name in TEXT_COLUMNS]
     children += [_fixed_size_lists(len(names), len(rows), numbers), _points(rows)]
+    if has_containers := CONTAINERS in present:
+        children.append(_containers(rows))
     out = io.BytesIO(encode_json(batch.header) + b"\n")
     out.seek(0, io.SEEK_END)
     with StreamWriter.from_writable(out) as writer:
         writer.write_array(
-            na.c_array_from_buffers(_schema(names), len(rows), buffers=[None], children=children)
+            na.c_array_from_buffers(
+                _schema(names, has_containers), len(rows), buffers=[None], children=children
+            )
         )
     return out.getvalue()
 
@@ -152,11 +178,12 @@ def sample_metadata(statistics: Sequence[str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=32)
-def _schema(statistics: tuple[str, ...]) -> na.Schema:
+def _schema(statistics: tuple[str, ...], has_containers: bool) -> na.Schema:
     fields = {
         **dict.fromkeys(TEXT_COLUMNS, _TEXT),
         "statistics": _fixed_size_list(len(statistics)),
         "points": na.list_(_fixed_size_list(len(LIST_COLUMNS))),
+        **({CONTAINERS: na.list_(_CONTAINER)} if has_containers else {}),
     }
     return na.Schema(na.struct(fields), metadata=sample_metadata(statistics))
 
@@ -180,11 +207,30 @@ def _points(rows: Sequence[Row]) -> CArray:
         numbers += chain.from_iterable(zip_longest(*lists))
         offsets.append(len(numbers) // len(LIST_COLUMNS))
     points = _fixed_size_lists(len(LIST_COLUMNS), offsets[-1], _numbers(numbers))
+    return _lists(_fixed_size_list(len(LIST_COLUMNS)), offsets, points)
+
+
+def _containers(rows: Sequence[Row]) -> CArray:
+    """The containers of every row as a list of structs."""
+    lists: list[Sequence[SampleContainer]] = [row.get(CONTAINERS) or () for row in rows]
+    containers = [*chain.from_iterable(lists)]
+    children = [
+        na.c_array([each.id for each in containers], _TEXT),
+        _numbers([each.cpu_cores for each in containers]),
+        _numbers([each.memory_bytes for each in containers]),
+    ]
+    structs = na.c_array_from_buffers(
+        _CONTAINER, len(containers), buffers=[None], children=children
+    )
+    return _lists(_CONTAINER, [0, *accumulate(map(len, lists))], structs)
+
+
+def _lists(items: na.Schema, offsets: Sequence[int], values: CArray) -> CArray:
     return na.c_array_from_buffers(
-        na.list_(_fixed_size_list(len(LIST_COLUMNS))),
-        len(rows),
+        na.list_(items),
+        len(offsets) - 1,
         buffers=[None, struct.pack(f"<{len(offsets)}i", *offsets)],
-        children=[points],
+        children=[values],
     )
 
 

@@ -229,6 +229,9 @@ def decode_window(data: bytes) -> Window:
         raise InvalidRecordError(
             f"window has facts about {len(rows.pods)} of {len(rows.listing.uids)} pods"
         )
+    for ids, names in zip(rows.listing.container_ids, rows.pods.container_names, strict=False):
+        if ids and names is not None and len(names) != len(ids):
+            raise InvalidRecordError(f"window names {len(names)} of {len(ids)} containers")
     return Window(
         type=head.type,
         header=rows.sample.header,

@@ -15,6 +15,7 @@ import pytest
 
 from pipeline.archive import segment_writer
 from pipeline.archive.archive_files import (
+    METADATA_KEY,
     SegmentMetadata,
     archive_files,
     encode_metadata,
@@ -35,6 +36,7 @@ from pipeline.archive.archive_reader import (
 from pipeline.archive.segment_writer import SegmentWriter, day_of
 from pipeline.errors import ArchiveError, InvalidRecordError, UnsupportedVersionError, UsageError
 from pipeline.processors.archive.archive_rows import LoggedWindow
+from pipeline.processors.archive.archive_schema import CONTAINER_COLUMNS
 from pipeline.processors.backtest.window_log import COLUMNS, WindowLog
 from pipeline.processors.hot_nodes.usage_history import USAGE_COLUMNS, UsageHistory
 from tests.archive.archives import TODAY, log_of, metadata_of, write
@@ -105,6 +107,30 @@ def test_a_table_has_the_columns_that_were_asked_for(tmp_path: Path) -> None:
     assert len(table) == sum(len(record.window.rows) for record in records)
     with pytest.raises(UsageError, match="no column 'cpu'"):
         read_table(tmp_path, columns=["cpu"])
+
+
+def test_files_without_the_columns_of_containers_are_read(tmp_path: Path) -> None:
+    records = log_of(3)
+    write(tmp_path, records)
+    expected = {column: read_table(tmp_path)[column] for column in ("id", "log_offset")}
+    for file in archive_files(tmp_path):
+        parquet = pq.ParquetFile(file.path)
+        groups = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
+        old = [group.drop_columns(CONTAINER_COLUMNS) for group in groups]
+        schema = parquet.schema_arrow
+        for name in CONTAINER_COLUMNS:
+            schema = schema.remove(schema.get_field_index(name))
+        metadata = {METADATA_KEY: parquet.metadata.metadata[METADATA_KEY]}
+        with pq.ParquetWriter(file.path, schema) as writer:
+            writer.add_key_value_metadata(metadata)
+            for group in old:
+                writer.write_table(group.cast(schema))
+    windows = {record[:2]: record.window for record in read_windows(tmp_path)}
+    assert windows.keys() == {record[:2] for record in records}
+    assert not any(window.rows.listing.container_ids for window in windows.values())
+    table = read_table(tmp_path)
+    assert {name: table[name] for name in expected} == expected
+    assert table["container_ids"].null_count == len(table)
 
 
 def test_a_file_of_a_newer_release_is_named_and_left_to_it(

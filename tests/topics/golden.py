@@ -81,9 +81,11 @@ from pipeline.topics.recommendations import (
 from pipeline.topics.resource_amounts import ByResource, Resources, Usage
 from pipeline.topics.sample_rows import read_rows, read_samples
 from pipeline.topics.samples import (
+    CONTAINERS,
     LIST_COLUMNS,
     NUMBER_COLUMNS,
     SampleBatch,
+    SampleContainer,
     SampleHeader,
     encode_samples,
 )
@@ -137,7 +139,16 @@ def sample_rows() -> list[dict[str, Any]]:
     usage = {name: value for name, value in numbers.items() if not name.startswith("capacity")}
     return [
         {"kind": "node", "id": "", **numbers, **points},
-        {"kind": "pod", "id": POD, "qos": "Burstable", **usage},
+        {
+            "kind": "pod",
+            "id": POD,
+            "qos": "Burstable",
+            **usage,
+            CONTAINERS: [
+                SampleContainer("9f" * 32, None, 2.0**27),
+                SampleContainer("a0" * 32, 0.25, 2.0**28),
+            ],
+        },
         {"kind": "pod", "id": STATIC_POD, "qos": "Guaranteed", "coverage": 0.5},
         {"kind": "tier", "id": "besteffort", "cpu_cores_avg": 0.125},
         {"kind": "host_app", "id": "nginx", "cpu_cores_avg": float("nan"), "coverage": 1.0},
@@ -154,6 +165,7 @@ def window_record() -> windows.Window:
         owner_name=("cart", None), request_cpu_millicores=(500.0, None),
         request_memory_bytes=(2.0**30, None), limit_cpu_millicores=(1000.0, None),
         created_seconds=(1_699_996_439.5, None), deleting=(False, None),
+        container_names=(("mesh", None), None),
     )  # fmt: skip
     return windows.Window(
         type="window",

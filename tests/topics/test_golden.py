@@ -73,6 +73,7 @@ def test_nanoarrow_and_pyarrow_write_the_same_sample() -> None:
         sample.header, kinds=[KINDS[code] for code in sample.listing.kinds], ids=sample.listing.ids,
         qos=sample.qos, statistics=dict(zip(sample.statistic_rows, numbers, strict=True)),
         points=pa.array(sample.points.ravel(), from_pandas=True),
+        containers=sample.container_lists,
     )  # fmt: skip
     one, other = (
         pa.ipc.open_stream(data.partition(b"\n")[2]).read_next_batch()

@@ -108,7 +108,9 @@ def test_unknown_statistics_and_columns_are_ignored() -> None:
     assert numbers == [[3.0], pytest.approx([np.nan], nan_ok=True)]
     assert (rows.null.tolist(), rows.null_count) == ([[True], [False]], 1)
     assert dict(read_samples(rows.data).rows[0]) == {"kind": "node", "id": "", "cpu_cores_avg": 3.0}
-    assert read_samples(rows.replace(rows.numbers, rows.points).data) == read_samples(rows.data)
+    assert read_samples(
+        rows.replace(rows.numbers, rows.points, rows.container_usage).data
+    ) == read_samples(rows.data)
 
 
 def test_columns_may_be_in_any_order() -> None:
@@ -137,7 +139,7 @@ def test_null_and_nan_are_told_apart() -> None:
 def test_replacing_numbers_leaves_everything_else() -> None:
     rows = read_rows(VALID)
     numbers, points = rows.numbers * 2, rows.points * 2
-    again = rows.replace(numbers, points)
+    again = rows.replace(numbers, points, rows.container_usage)
     assert np.array_equal(again.numbers, numbers, equal_nan=True)
     assert np.array_equal(again.points, points, equal_nan=True)
     assert np.array_equal(again.null, np.isnan(numbers))

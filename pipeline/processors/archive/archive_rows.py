@@ -45,6 +45,7 @@ def archive_rows(records: Sequence[LoggedWindow]) -> pa.RecordBatch:
         "gauges": _gauges(windows),
         **_point_columns(windows, of_node_row),
         **_pod_fact_columns(windows, starts, sum(lengths)),
+        **_container_columns(windows, starts, sum(lengths)),
         **{name: values.take(of_node_row) for name, values in _node_columns(windows).items()},
     }
     return pa.record_batch([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)
@@ -163,6 +164,30 @@ def _pod_fact_columns(
             POD_NAMES[name], chain.from_iterable(columns.column(name) for columns in decoded)
         ).take(of_row)
         for name in POD_COLUMNS
+    }
+
+
+def _container_columns(
+    windows: Sequence[Window], starts: IntArray, rows: int
+) -> dict[str, pa.Array]:
+    """A list for each pod that has containers in its sample."""
+    places, ids = [], []
+    for window, start in zip(windows, starts.tolist(), strict=True):
+        listing = window.rows.listing
+        for row, of_pod in zip(listing.pods.tolist(), listing.container_ids, strict=False):
+            if of_pod:
+                places.append(row + start)
+                ids.append(of_pod)
+    usage = np.concatenate([window.rows.sample.container_usage for window in windows])
+    offsets = pa.array(np.cumsum([0, *map(len, ids)]), pa.int32())
+    values = {
+        "container_ids": pa.array([*chain.from_iterable(ids)], pa.string()),
+        "container_cpu_cores": pa.array(usage[:, 0].copy(), from_pandas=True),
+        "container_memory_bytes": pa.array(usage[:, 1].copy(), from_pandas=True),
+    }
+    of_row = _index(rows, np.array(places, np.int64), np.arange(len(places)))
+    return {
+        name: pa.ListArray.from_arrays(offsets, each).take(of_row) for name, each in values.items()
     }
 
 

@@ -48,10 +48,14 @@ _POD_MEANINGS: Final = {
     "limit_memory_bytes": "memory limit in bytes",
     "created_seconds": "creation of the pod, Unix time in seconds",
     "deleting": "whether the pod is being deleted",
+    "container_names": "names of the containers of `container_ids`, null: unknown; without these "
+    "that of the pod's only container",
 }
 
 
 def _pod_type(name: str) -> pa.DataType:
+    if name == "container_names":
+        return pa.list_(_TEXT)
     if name == "deleting":
         return _FLAG
     return _NUMBER if name.endswith(("_seconds", "_millicores", "_bytes")) else _TEXT
@@ -78,6 +82,9 @@ COLUMNS: Final[dict[str, Column]] = {
     **{
         POD_NAMES[name]: Column(_pod_type(name), _PODS, _POD_MEANINGS[name]) for name in POD_COLUMNS
     },
+    "container_ids": Column(pa.list_(_TEXT), _PODS, "ids of its containers, of a pod with several"),
+    "container_cpu_cores": Column(pa.list_(_NUMBER), _PODS, "average CPU of these containers"),
+    "container_memory_bytes": Column(pa.list_(_NUMBER), _PODS, "their highest memory"),
     "node_known": Column(_FLAG, _NODE, "whether the node had a record at the join"),
     "allocatable_cpu_millicores": Column(_WHOLE, _NODE, "allocatable CPU of the node"),
     "allocatable_memory_bytes": Column(_WHOLE, _NODE, "allocatable memory of the node"),
@@ -98,9 +105,14 @@ COLUMNS: Final[dict[str, Column]] = {
 """The columns by name, in order."""
 
 DICTIONARY_COLUMNS: Final = [
-    name for name in COLUMNS if name not in (*NUMBER_COLUMNS, *LIST_COLUMNS, "gauges")
+    name
+    for name, column in COLUMNS.items()
+    if name not in NUMBER_COLUMNS and not pa.types.is_nested(column.type)
 ]
 """Columns whose values repeat, to be encoded by dictionaries. Measured numbers hardly do."""
+
+CONTAINER_COLUMNS: Final = [name for name in COLUMNS if "container" in name]
+"""Columns that files of releases before these columns do not have."""
 
 ARCHIVE_SCHEMA: Final = pa.schema([(name, column.type) for name, column in COLUMNS.items()])
 

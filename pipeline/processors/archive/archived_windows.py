@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InvalidRecordError
@@ -19,7 +20,7 @@ from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.topics.entity_listings import Listing, listing_of
 from pipeline.topics.pod_columns import DecodedPods, PodColumns, encode_pod_columns
 from pipeline.topics.resource_amounts import first_gauges
-from pipeline.topics.sample_rows import SampleRows, encode_arrays
+from pipeline.topics.sample_rows import SampleRows, container_lists, encode_arrays
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import (
     Window,
@@ -36,6 +37,7 @@ _json = msgspec.json.Decoder()
 _OF_WINDOWS: Final = ("window_start", "window_end", "node_facts", "statistics")
 _OF_ALL: Final = ("node", "sample_appended")
 _PLACE: Final = ("log_partition", "log_offset")
+_CONTAINER_COLUMNS: Final = ("container_cpu_cores", "container_memory_bytes")
 # The columns of the node's row that windows are made of.
 _OF_NODE: Final = (
     "type", "log_partition", "log_offset", "node", "window_start", "window_end", "node_facts",
@@ -84,6 +86,21 @@ class _Numbers:
         """The gauges of each row that are not null."""
         return [dict(gauges or ()) for gauges in self._batch["gauges"].to_pylist()]
 
+    @cached_property
+    def container_usage(self) -> FloatArray:
+        """Usage of all containers row by row, (containers, 2); NaN is unknown."""
+        columns = [self._batch[name].flatten() for name in _CONTAINER_COLUMNS]
+        if len({self.container_starts[-1], *map(len, columns)}) != 1:
+            raise InvalidRecordError("lists of containers differ in length")
+        values = [column.to_numpy(zero_copy_only=False) for column in columns]
+        return np.stack(values, axis=1, dtype=np.float64)
+
+    @cached_property
+    def container_starts(self) -> IntArray:
+        """The first container of each row, and the number of all, (rows + 1,)."""
+        lengths = self._batch["container_ids"].value_lengths().fill_null(0)
+        return np.cumsum([0, *lengths.to_numpy()])
+
     def _points_of(self, name: str) -> pa.Array:
         values = self._batch[name].flatten()
         if len(values) != self.point_starts[-1]:
@@ -115,7 +132,23 @@ class ArchivedSample(SampleRows):
                 for name, row in self.statistic_rows.items()
             },
             points=pa.array(self.points.ravel(), mask=self.null_points.ravel()),
+            containers=self.container_lists,
         )
+
+    @cached_property
+    def container_lists(self) -> pa.ListArray | None:  # type: ignore[override]  # likewise
+        """The containers of each row, None without any."""
+        usage = self.container_usage
+        return container_lists(self.listing, usage, np.isnan(usage))
+
+    @cached_property
+    def container_usage(self) -> FloatArray:
+        """Usage of the containers of `listing.container_ids`, (containers, 2) cores and bytes."""
+        if not self.listing.container_ids:
+            return np.zeros((0, 2))
+        first, end = self._numbers.container_starts[[self._rows.start, self._rows.stop]].tolist()
+        usage: FloatArray = self._numbers.container_usage[first:end][self.listing.container_order]
+        return usage
 
     @cached_property
     def numbers(self) -> FloatArray:
@@ -298,8 +331,9 @@ class _Listings:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._entities = [batch[name] for name in ("kind", "id")]
+        self._container_ids = batch["container_ids"]
         self._facts = {name: batch[column] for name, column in POD_NAMES.items()}
-        self._entity_codes = _codes(self._entities)
+        self._entity_codes = _codes([*self._entities, self._container_ids])
         self._fact_codes = _codes([*self._facts.values()])
         self._listings: dict[bytes, Listing] = {}
         self._pods: dict[tuple[int, bytes], PodColumns] = {}
@@ -311,7 +345,8 @@ class _Listings:
         if listing is None:
             # A slice shares the buffers of its array, from which `listing_of` reads.
             kinds, ids = (pa.concat_arrays([each[rows]]) for each in self._entities)
-            listing = self._listings[entities] = listing_of(kinds, ids)
+            containers = _filled(self._container_ids[rows])
+            listing = self._listings[entities] = listing_of(kinds, ids, containers)
         facts = id(listing), self._fact_codes[rows].tobytes()
         pods = self._pods.get(facts)
         if pods is None:
@@ -334,11 +369,26 @@ class _Listings:
 def _codes(columns: Sequence[pa.Array]) -> Any:
     """A whole number for each value of these columns, (rows, columns): equal ones for equal values,
     -1 for null."""
-    codes = [
-        column.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int32)
-        for column in columns
-    ]
-    return np.stack(codes, axis=1)
+    return np.stack([_codes_of(column) for column in columns], axis=1)
+
+
+def _codes_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    if not pa.types.is_list(column.type):
+        indices = column.dictionary_encode().indices
+        return np.asarray(indices.fill_null(-1).to_numpy().astype(np.int32))
+    known: dict[tuple[Any, ...], int] = {}
+    values = column.to_pylist() if column.null_count < len(column) else [None] * len(column)
+    return np.array(
+        [-1 if each is None else known.setdefault(tuple(each), len(known)) for each in values],
+        np.int32,
+    )
+
+
+def _filled(lists: pa.ListArray) -> pa.ListArray:
+    """The lists, empty ones in place of nulls."""
+    lengths = lists.value_lengths().fill_null(0).to_numpy()
+    offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays([lists.flatten()]))
 
 
 def _is_null(values: pa.Array) -> BoolArray:

@@ -4,8 +4,9 @@ A worker holds up to a million: texts that repeat are interned, and only the `vi
 """
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.processors.join.view_documents import pod_view
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
@@ -13,6 +14,10 @@ from pipeline.processors.kubernetes.top_owner import top_owner
 from pipeline.times import time_or_none
 from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
+from pipeline.topics.samples import MAX_CONTAINERS_PER_POD
+
+_LONGEST_NAME: Final = 63
+"""Kubernetes' limit of the names of containers."""
 
 
 class PodRow(NamedTuple):
@@ -20,6 +25,8 @@ class PodRow(NamedTuple):
 
     `owner_kind` and `owner_name` are of the workload: a Deployment, not its ReplicaSet. `uid` tells
     the pod from another one with the same cgroup. `view` is its part of the node's view, as JSON.
+    `containers` are the names of its containers and sidecars with their ids, which are empty for a
+    container that has not started, and for an only one, which needs none.
     """
 
     pod_class: int | None = None
@@ -37,6 +44,15 @@ class PodRow(NamedTuple):
     deleting: bool | None = None
     uid: str | None = None
     view: bytes | None = None
+    containers: tuple[tuple[str, str], ...] = ()
+
+    def container_names(self, ids: Sequence[str]) -> tuple[str | None, ...]:
+        """The names of the containers with these `ids`, None is unknown; without ids that of the
+        only container of the pod, `()` if it has several."""
+        if not ids:
+            return (self.containers[0][0],) if len(self.containers) == 1 else ()
+        names = {id: name for name, id in self.containers if id}
+        return tuple(map(names.get, ids))
 
 
 def pod_row(pod: PodFacts | PodRecord) -> PodRow:
@@ -59,7 +75,18 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
         deleting=pod.deleted_at is not None,
         uid=sys.intern(pod.uid),
         view=pod_view(pod),
+        containers=_containers(pod),
     )
+
+
+def _containers(pod: PodFacts | PodRecord) -> tuple[tuple[str, str], ...]:
+    sidecars = (each for each in pod.init_containers if each.restartable)
+    names = [each.name for each in (*pod.containers, *sidecars)]
+    if any(len(name) > _LONGEST_NAME for name in names) or len(names) > MAX_CONTAINERS_PER_POD:
+        return ()
+    if len(names) == 1:
+        return ((sys.intern(names[0]), ""),)
+    return tuple((sys.intern(name), pod.container_ids.get(name, "")) for name in names)
 
 
 def deleted_row(row: PodRow) -> PodRow:

@@ -7,6 +7,7 @@ pods were known when a sample came is chance, and happens once.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from pipeline.topics.nodes import KnownNode, Strategy
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, PodColumns, encode_pod_columns
 from pipeline.topics.resource_amounts import LARGEST_AMOUNT, is_gauge
 from pipeline.topics.sample_rows import Listing, SampleRows
-from pipeline.topics.samples import LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
+from pipeline.topics.samples import CONTAINERS, LIST_COLUMNS, NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import POD_COLUMNS, NodeFacts, Window, WindowRows
 
 _MAX_CPU_CORES, _MAX_BYTES = MAX_USAGE.tolist()
@@ -74,15 +75,17 @@ def check_not_future(header: SampleHeader, appended_ms: int, tolerance_seconds: 
 
 
 class ListingFacts(NamedTuple):
-    """Facts about the pods of a listing: `columns` and `bad_values` follow from the other two.
+    """Facts about the pods of a listing: the other fields follow from `listing` and `pods`.
 
-    `pods` are those of the listing, None where the cluster state lacks one.
+    `pods` are those of the listing, None where the cluster state lacks one. `unnamed_containers`
+    counts the containers of the sample that no record names.
     """
 
     listing: Listing
     pods: tuple[PodRow | None, ...]
     columns: PodColumns
     bad_values: Mapping[str, int]
+    unnamed_containers: int = 0
 
     @property
     def num_known(self) -> int:
@@ -137,9 +140,10 @@ def listing_facts(
     listed = tuple(map(pods.get, listing.uids))
     if last is not None and last.listing is listing and last.pods == listed:
         return last
-    columns, bad_values = pod_columns(listed)
+    columns, bad_values = pod_columns(listed, listing.container_ids)
     # The models decode these columns from the log and then share this object.
-    return ListingFacts(listing, listed, encode_pod_columns(columns), bad_values)
+    unnamed = sum((names or ()).count(None) for names in columns.container_names)
+    return ListingFacts(listing, listed, encode_pod_columns(columns), bad_values, unnamed)
 
 
 def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
@@ -154,8 +158,12 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     # Floats that are not negative sort as their bits, and those of all others sort above: one
     # comparison finds all invalid values, and takes -0.0 for one.
     good = np.count_nonzero(sample.numbers.view(np.uint64) <= limits)
-    if good == sample.numbers.size - sample.null_count and (
-        not len(points) or (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all()
+    of_containers = sample.container_usage
+    bad_containers = _is_bad(of_containers, MAX_USAGE) & ~np.isnan(of_containers)
+    if (
+        good == sample.numbers.size - sample.null_count
+        and (not len(points) or (points.view(np.uint64) <= _POINT_LIMITS.view(np.uint64)).all())
+        and not bad_containers.any()
     ):
         return sample, ignored
     bad = _is_bad(sample.numbers, limits.view(np.float64)) & ~sample.null
@@ -164,9 +172,13 @@ def clean_sample(sample: SampleRows) -> tuple[SampleRows, dict[str, int]]:
     bad_values = {
         name: count for name, count in zip((*names, *LIST_COLUMNS), counts, strict=True) if count
     }
+    if bad_containers.any():
+        bad_values[CONTAINERS] = int(np.count_nonzero(bad_containers))
     if bad_values:
         sample = sample.replace(
-            np.where(bad, np.nan, sample.numbers), np.where(bad_points, np.nan, points)
+            np.where(bad, np.nan, sample.numbers),
+            np.where(bad_points, np.nan, points),
+            np.where(bad_containers, np.nan, of_containers),
         )
     return sample, bad_values | ignored
 
@@ -185,15 +197,20 @@ def _is_bad(values: FloatArray, largest: FloatArray) -> BoolArray:
     return ~((values >= 0.0) & (values <= largest))
 
 
-def pod_columns(pods: Sequence[PodRow | None]) -> tuple[DecodedPods, dict[str, int]]:
+def pod_columns(
+    pods: Sequence[PodRow | None], container_ids: Sequence[Sequence[str]] = ()
+) -> tuple[DecodedPods, dict[str, int]]:
     """The facts about `pods` as columns, and the number of invalid amounts per column, which become
-    null. None is a pod without a record."""
+    null. None is a pod without a record. `container_ids` are those of each pod in the sample, empty
+    if it has none."""
     rows = [pod or _UNKNOWN_POD for pod in pods]
     fields: dict[str, tuple[Any, ...]] = dict(
         # Without pods there are no columns.
         zip(PodRow._fields, zip(*rows, strict=True), strict=False)
     )
     columns = {name: fields.get(name, ()) for name in POD_COLUMNS}
+    of_pods = zip(rows, container_ids or repeat(()), strict=False)
+    columns["container_names"] = tuple(pod.container_names(ids) or None for pod, ids in of_pods)
     columns["pod_class"] = tuple(
         None if code is None else CLASSES[code] for code in columns["pod_class"]
     )

@@ -13,7 +13,7 @@ from pipeline.topics.nodes import Strategy
 from pipeline.topics.overcommit_policy import Overcommit
 from pipeline.topics.pod_columns import CLASSES, DecodedPods, encode_pod_columns
 from pipeline.topics.resource_amounts import Resources
-from pipeline.topics.sample_rows import encode_arrays, read_rows
+from pipeline.topics.sample_rows import Listing, encode_arrays, read_rows
 from pipeline.topics.samples import NUMBER_COLUMNS, SampleHeader
 from pipeline.topics.windows import (
     NodeFacts,
@@ -68,12 +68,13 @@ def random_window(random: np.random.Generator, days: int = 2) -> Window:
             qos=[_choice(random, ("", "Burstable")) for _ in kinds],
             statistics={name: _numbers(random, len(kinds)) for name in names},
             points=_numbers(random, 3 * int(random.integers(4))),
+            containers=_containers(random, kinds),
         )
     )
     window = Window(
         type="window",
         header=sample.header,
-        rows=WindowRows(sample, encode_pod_columns(_pods(random, len(sample.listing.uids)))),
+        rows=WindowRows(sample, encode_pod_columns(_pods(random, sample.listing))),
         node=_facts(random),
         sample_offset=int(random.integers(-1, 2**53)),
         appended_ms=sample.header.window_end_ms + 500,
@@ -118,17 +119,36 @@ def _facts(random: np.random.Generator) -> NodeFacts:
     )
 
 
-def _pods(random: np.random.Generator, count: int) -> DecodedPods:
+def _containers(random: np.random.Generator, kinds: Sequence[str]) -> pa.ListArray | None:
+    """Up to three containers of each pod, or none of any."""
+    if random.random() < 0.5:
+        return None
+    counts = [int(random.integers(4)) if kind == "pod" else 0 for kind in kinds]
+    ids = pa.array([f"{place:064x}" for count in counts for place in range(count)], pa.string())
+    values = (random.choice((0.0, 0.25, 3e9), len(ids)) for _ in range(2))
+    columns = [pa.array(each, mask=random.random(len(ids)) < 0.2) for each in values]
+    structs = pa.StructArray.from_arrays([ids, *columns], names=["id", "cpu_cores", "memory_bytes"])
+    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *counts]), pa.int32()), structs)
+
+
+def _pods(random: np.random.Generator, listing: Listing) -> DecodedPods:
+    count = len(listing.uids)
+
+    def names(ids: Sequence[str]) -> tuple[str | None, ...]:
+        return tuple(_choice(random, ("main", "mesh", None)) for _ in ids) or ("only",)
+
     def column(values: Sequence[Any]) -> tuple[Any, ...]:
         drawn = tuple(_choice(random, (None, *values)) for _ in range(count))
         # As the join writes it, a column of unknown values is missing.
         return drawn if any(value is not None for value in drawn) else ()
 
+    named = tuple(_choice(random, (None, names(ids))) for ids in listing.container_ids)
     return DecodedPods(
         pod_class=tuple(_choice(random, (None, "new", *CLASSES)) for _ in range(count)),
         **{name: column(_TEXTS) for name in _TEXT_FACTS},
         **{name: column((0.0, 0.5, 1e300, np.pi)) for name in _NUMBER_FACTS},
         deleting=column((True, False)),
+        container_names=named if any(named) else (),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.archive.archive_rows import LoggedWindow, archive_rows
-from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA, COLUMNS
+from pipeline.processors.archive.archive_schema import ARCHIVE_SCHEMA, COLUMNS, CONTAINER_COLUMNS
 from pipeline.processors.archive.archived_windows import archived_windows
 from pipeline.processors.model.window_batch import WindowBatch
 from pipeline.topics.sample_rows import read_rows
@@ -98,7 +98,8 @@ def test_every_column_has_a_meaning_and_no_name_of_another() -> None:
     assert ARCHIVE_SCHEMA.names == [*COLUMNS]
     assert all(column.meaning for column in COLUMNS.values())
     assert not any(pa.types.is_nested(field.type) for field in ARCHIVE_SCHEMA if field.name not in (
-        "gauges", "points_offset_seconds", "points_cpu_cores", "points_memory_bytes"
+        "gauges", "points_offset_seconds", "points_cpu_cores", "points_memory_bytes",
+        *CONTAINER_COLUMNS,
     ))  # fmt: skip
 
 

@@ -14,6 +14,7 @@ def parts(window: Window) -> dict[str, Any]:
     own = {name: getattr(window, name) for name in window.__struct_fields__ if name != "rows"}
     return own | {
         "pods": window.rows.pods.data,
+        "container_names": window.rows.pods.container_names,
         "lines": encode_window(window).split(b"\n", 3)[:3],
         **sample_parts(window.rows.sample),
     }
@@ -27,6 +28,7 @@ def sample_parts(sample: SampleRows) -> dict[str, Any]:
         "kinds": listing.kinds.tolist(),
         "ids": listing.ids,
         "pods": (listing.node, listing.pods.tolist(), listing.uids),
+        "containers": (listing.container_ids, _bits(sample.container_usage)),
         "qos": sample.qos,
         "statistics": [*sample.statistic_rows.items()],
         "numbers": _bits(np.where(sample.null, 0.0, sample.numbers)),

@@ -72,7 +72,7 @@ def test_window_has_all_facts_of_a_known_pod() -> None:
         "request_cpu_millicores": 500.0, "request_memory_bytes": GIB,
         "limit_cpu_millicores": 1000.0, "limit_memory_bytes": None,
         "created_seconds": 1_699_996_440.0,
-        "deleting": False,
+        "deleting": False, "container_names": None,
     }  # fmt: skip
 
 

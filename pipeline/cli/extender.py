@@ -12,18 +12,14 @@ import click
 
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
-from pipeline.clock import Clock, SystemClock
+from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
 from pipeline.extender.console_reading import read_judged, relief_feed
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.service import serve
 from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import ConsumerRecord
 from pipeline.kafka.producer import Producer
-from pipeline.processors.console.node_actions import NodeActions
-from pipeline.processors.descheduling.cool_downs import WORKLOAD_REST_SECONDS
-from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings, Settings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply_pod_points, apply_point
@@ -31,7 +27,7 @@ from pipeline.table.limits import REFILLED_SECONDS
 from pipeline.table.table_feed import HISTORY_TOPICS, POD_HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.table.table_snapshot import is_ours
 from pipeline.tasks import cancel_tasks, ignore_stop_signals, stop_events
-from pipeline.topics.registry import ACTIONS, DEAD_LETTERS, Topic
+from pipeline.topics.registry import DEAD_LETTERS
 
 _USUAL_WINDOW_SECONDS: Final = 30.0
 
@@ -95,22 +91,12 @@ async def _run(settings: Settings) -> None:
         recent_seconds=REFILLED_SECONDS,
     )
     pod_history = _pod_history(settings.extender, make_feed)
-    left, node_actions = LeftNodes(), NodeActions()
-    actions = make_feed(
-        Table(),
-        topics=(ACTIONS,),
-        name="actions",
-        take_record=partial(_take_action, left, node_actions, clock),
-        recent_seconds=WORKLOAD_REST_SECONDS,
-    )
-    # The evictor and the planner report their bad records.
     plans, relief = relief_feed(client, prefix, clock)
     freezing = asyncio.create_task(_freeze_when_loaded(feed))
     try:
         await serve(
             feed, settings.extender, clock, stop, at_once=at_once, rules=rules, views=views,
-            history=history, pod_history=pod_history, actions=actions, left=left,
-            node_actions=node_actions,
+            history=history, pod_history=pod_history,
             publish=records.write_plan if settings.extender.push_out else None,
             publish_wake_up=records.write_wake_up,
             plans=plans, relief=relief, read_judged=partial(read_judged, settings.kafka),
@@ -120,15 +106,6 @@ async def _run(settings: Settings) -> None:
         ignore_stop_signals()
         await cancel_tasks(freezing)
         await producer.stop()
-
-
-def _take_action(
-    left: LeftNodes, actions: NodeActions, clock: Clock, _topic: Topic, record: ConsumerRecord
-) -> bool:
-    """Take a record of actions; False if it says nothing new. Raises `RecordError`."""
-    appended_at, now = record.timestamp / 1000, clock.now()
-    is_departure = left.take(record.value, appended_at, now)
-    return actions.take(record.key, record.value, appended_at, now) or is_departure
 
 
 def _pod_history(settings: ExtenderSettings, make_feed: Callable[..., Feed]) -> Feed | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from aiohttp import web
@@ -22,6 +22,7 @@ from pipeline.processors.console.encoded_document import (
     encode_document,
     pool_of,
 )
+from pipeline.processors.console.node_actions import NodeActions
 from pipeline.processors.console.policy_document import (
     ExtenderPolicy,
     NodePolicy,
@@ -35,6 +36,7 @@ from pipeline.processors.console.relief_document import (
     relief_document,
 )
 from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
@@ -44,18 +46,18 @@ ReadJudged = Callable[[float, float], Awaitable[JudgedFleet]]
 """Read the peaks that were judged between two Unix times. Raises `KafkaError` or `OSError`."""
 
 
-class ReliefReading(NamedTuple):
-    """Plans with their outcomes, open alerts of the planner, and the state of their feed."""
+@dataclass(slots=True)
+class ReliefReading:
+    """What one feed reads: plans with their outcomes, the last actions about each node, the nodes
+    that pods were moved off, and open alerts of the planner. `state` is that of the feed."""
 
-    log: ReliefLog
-    alerts: ReliefAlerts
-    state: FeedState
-
-
-def nothing_read() -> ReliefReading:
-    """A reading that has no feed."""
-    state = FeedState(message="this extender does not read plans")
-    return ReliefReading(ReliefLog(), ReliefAlerts(), state)
+    log: ReliefLog = field(default_factory=ReliefLog)
+    actions: NodeActions = field(default_factory=NodeActions)
+    left: LeftNodes = field(default_factory=LeftNodes)
+    alerts: ReliefAlerts = field(default_factory=ReliefAlerts)
+    state: FeedState = field(
+        default_factory=lambda: FeedState(message="this extender does not read plans and actions")
+    )
 
 
 class ConsoleDocuments:
@@ -63,14 +65,14 @@ class ConsoleDocuments:
 
     def __init__(
         self, table: Table, state: FeedState, settings: ExtenderSettings, rules: Rules,
-        clock: Clock, relief: ReliefReading | None, read_judged: ReadJudged | None,
+        clock: Clock, relief: ReliefReading, read_judged: ReadJudged | None,
     ) -> None:  # fmt: skip
         self._table = table
         self._state = state
         self._settings = settings
         self._placement = rules.placement
         self._clock = clock
-        self._relief = relief or nothing_read()
+        self._relief = relief
         self._kept_relief, self._kept_policy = KeptDocument(clock), KeptDocument(clock)
         self._accuracy = AccuracyReader(table, clock, read_judged)
 
@@ -109,7 +111,7 @@ class ConsoleDocuments:
         return None, lambda: relief_document([*_hot_nodes(names, records, fresh)], known)
 
     def _known_relief(self, now: float) -> KnownRelief:
-        log, alerts, state = self._relief
+        log, alerts, state = self._relief.log, self._relief.alerts, self._relief.state
         if not state.caught_up:
             return KnownRelief(problem=f"plans and their outcomes are not read: {state.message}")
         problem = "" if state.connected else state.message

@@ -1,4 +1,4 @@
-"""Read what the console shows besides the table: plans with their outcomes, and judged peaks."""
+"""Read what the console shows besides the table: plans, actions, and judged peaks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,6 @@ from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.processors.console.accuracy_document import JudgedFleet
 from pipeline.processors.console.limits import KEPT_SECONDS
 from pipeline.processors.console.relief_log import ReliefLog
-from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import KafkaSettings
 from pipeline.table import Feed, Table
 from pipeline.table.event_loop_turns import by_turns
@@ -30,35 +29,47 @@ from pipeline.topics.registry import ACCURACY, ACTIONS, ALERTS, EVICTION_PLANS, 
 
 
 def relief_feed(client: Mapping[str, Any], prefix: str, clock: Clock) -> tuple[Feed, ReliefReading]:
-    """A feed of plans, their outcomes and alerts of the planner, whose table stays empty."""
-    log, alerts = ReliefLog(), ReliefAlerts()
-    take_alert = take_alerts(alerts, clock)
+    """A feed of plans, actions and alerts of the planner, whose table stays empty. The evictor and
+    the planner report its bad records."""
+    reading = ReliefReading()
+    take_alert = take_alerts(reading.alerts, clock)
 
     def take(topic: Topic, record: ConsumerRecord) -> bool:
+        now = clock.now()
         if topic is ALERTS:
             return take_alert(topic, record)
-        return take_relief(log, topic, record, clock.now())
+        if topic is EVICTION_PLANS:
+            return take_plan(reading.log, record, now)
+        return take_action(reading, record, now)
 
     feed = Feed(
-        Table(), client=client, prefix=prefix, clock=clock, name="plans of the console",
+        Table(), client=client, prefix=prefix, clock=clock, name="plans and actions",
         topics=(ALERTS, EVICTION_PLANS, ACTIONS), take_record=take, recent_seconds=KEPT_SECONDS,
     )  # fmt: skip
-    return feed, ReliefReading(log, alerts, feed.state)
+    reading.state = feed.state
+    return feed, reading
 
 
-def take_relief(log: ReliefLog, topic: Topic, record: ConsumerRecord, now: float) -> bool:
-    """Take a plan or an action; False if it says nothing new. Raises `RecordError`."""
+def take_plan(log: ReliefLog, record: ConsumerRecord, now: float) -> bool:
+    """Take a plan; False if it says nothing new. Raises `RecordError`."""
     value, appended_at = record.value, record.timestamp / 1000
     if value is None:
         return False
-    if topic is EVICTION_PLANS:
-        plan = decode_json(EvictionPlanRecord, value)
-        # The evictor refuses such a plan, too.
-        return excess(plan, len(value)) is None and log.take_plan(plan, appended_at, now)
+    plan = decode_json(EvictionPlanRecord, value)
+    # The evictor refuses such a plan, too.
+    return excess(plan, len(value)) is None and log.take_plan(plan, appended_at, now)
+
+
+def take_action(reading: ReliefReading, record: ConsumerRecord, now: float) -> bool:
+    """Take an action; False if it says nothing new. Raises `RecordError`."""
+    value, appended_at = record.value, record.timestamp / 1000
+    is_new = reading.left.take(value, appended_at, now)
+    is_new |= reading.actions.take(record.key, value, appended_at, now)
     # Most actions are of the cluster actuator.
-    if b'"evictor"' not in value and b'"planner"' not in value:
-        return False
-    return log.take_action(decode_json(ActionRecord, value), appended_at, now)
+    if value is not None and (b'"evictor"' in value or b'"planner"' in value):
+        action = decode_json(ActionRecord, value)
+        is_new |= reading.log.take_action(action, appended_at, now)
+    return is_new
 
 
 async def read_judged(kafka: KafkaSettings, since: float, now: float) -> JudgedFleet:

@@ -68,8 +68,6 @@ from pipeline.extender.stage_timing import StageTimer
 from pipeline.extender.waiting_pods import WaitingPods
 from pipeline.logs import get_logger
 from pipeline.metrics import CONTENT_TYPE, counter, page
-from pipeline.processors.console.node_actions import NodeActions
-from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
@@ -139,10 +137,8 @@ class Extender:
         node_views: NodeViewHandler | None = None,
         series: NodeSeriesHandler | None = None,
         publish: Publish | None = None,
-        left: LeftNodes | None = None,
         relief: ReliefReading | None = None,
         read_judged: ReadJudged | None = None,
-        actions: NodeActionsHandler | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -152,7 +148,8 @@ class Extender:
         self._table = table
         self._state = state
         rules = rules or rules_of(settings)
-        self._decisions = Decisions(table, rules, left)
+        relief = relief or ReliefReading()
+        self._decisions = Decisions(table, rules, relief.left)
         self.outages = self._decisions.outages
         self._planner = EvictionPlanner(self._decisions)
         self._publish = publish
@@ -169,7 +166,7 @@ class Extender:
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._peaks = NodePeaksHandler(self._series.history.peaks, self._series.feed_state, clock)
-        self._actions = actions or NodeActionsHandler(NodeActions(), FeedState())
+        self._actions = NodeActionsHandler(relief.actions, relief.state)
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
         self._has_warned = False
         self._answers = AnswerLog(self._mode, clock)

@@ -14,7 +14,6 @@ from aiohttp import web
 from pipeline.clock import Clock
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
-from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.annotation_warnings import watch_annotations
 from pipeline.extender.console_documents import ReadJudged, ReliefReading
 from pipeline.extender.decision_rules import rules_of
@@ -37,8 +36,6 @@ from pipeline.http_server.server_tls import Tls
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, declare_role, gauge
 from pipeline.open_files import raise_file_limit
-from pipeline.processors.console.node_actions import NodeActions
-from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Feed
 from pipeline.table.table_metrics import show_table_metrics
@@ -64,9 +61,6 @@ async def serve(
     views: Feed | None = None,
     history: Feed | None = None,
     pod_history: Feed | None = None,
-    actions: Feed | None = None,
-    left: LeftNodes | None = None,
-    node_actions: NodeActions | None = None,
     publish: Publish | None = None,
     publish_wake_up: PublishWakeUp | None = None,
     plans: Feed | None = None,
@@ -82,9 +76,9 @@ async def serve(
 
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
-    `history` one of recent usage, `pod_history` one of pods, and `actions` feeds `node_actions`
-    and `left`, the nodes that pods were moved off; `plans` feeds `relief`, which the console shows,
-    and `read_judged` reads accuracy for it. Requests of a scheduler do not wait for these.
+    `history` one of recent usage, `pod_history` one of pods, and `plans` feeds `relief`: plans and
+    actions. `read_judged` reads accuracy for the console. Requests of a scheduler do not wait for
+    these.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -98,9 +92,8 @@ async def serve(
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = _series_handler(history, pod_history, clock)
     extender = Extender(
-        feed.table, feed.state, settings, clock, rules, node_views, series, publish, left,
-        relief, read_judged,
-        _actions_handler(actions, node_actions),
+        feed.table, feed.state, settings, clock, rules, node_views, series, publish, relief,
+        read_judged,
     )  # fmt: skip
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
@@ -116,7 +109,7 @@ async def serve(
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "extender")
     listener = Listener(runner.server, connections, tls, error_response)
-    sources = (feed, views, history, pod_history, actions, plans)
+    sources = (feed, views, history, pod_history, plans)
     feeds = [source.run() for source in sources if source]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
@@ -167,11 +160,6 @@ def _series_handler(
     nodes = history.table.history, history.state
     of_pods = (None, None) if pods is None else (pods.table.pod_history, pods.state)
     return NodeSeriesHandler(*nodes, clock, *of_pods)
-
-
-def _actions_handler(feed: Feed | None, actions: NodeActions | None) -> NodeActionsHandler | None:
-    """The route over actions; None without a feed of them."""
-    return None if feed is None or actions is None else NodeActionsHandler(actions, feed.state)
 
 
 async def _wait_for(event: asyncio.Event, feeding: "asyncio.Task[None]") -> None:

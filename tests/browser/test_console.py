@@ -16,11 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipeline.clock import ManualClock
-from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
-from pipeline.processors.console.node_actions import NodeActions
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.compressed_views import NodeViewStore
@@ -88,15 +86,14 @@ def simulated(nodes: int = NODES, **settings: Any) -> tuple[Extender, Table, Man
                 "maximum": Usage(cpu_cores=3.9),
             }
             history.put(HOSTILE, NOW - 30.0 * (240 - window), usage, peaks=peaks)
-    actions = NodeActions()
+    reading = relief()
     for done in ({"actuator": "evictor", "action": "evict", "outcome": "refused", "error": HOSTILE},
                  {"before": {HOSTILE: "max"}, "after": {HOSTILE: "200000 100000"}}):  # fmt: skip
-        actions.take(b"node-00001", action("node-00001", **done), NOW - 60, NOW)
+        reading.actions.take(b"node-00001", action("node-00001", **done), NOW - 60, NOW)
     of = extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
-        actions=NodeActionsHandler(actions, state),
         series=NodeSeriesHandler(history, state, clock), settings=ExtenderSettings(**settings),
-        relief=relief(), read_judged=read_judged,
+        relief=reading, read_judged=read_judged,
     )  # fmt: skip
     return of, table, clock
 

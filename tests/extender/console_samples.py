@@ -5,8 +5,6 @@ from typing import Any, Final
 from pipeline.extender.console_documents import ReliefReading
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.processors.console.accuracy_document import JudgedFleet
-from pipeline.processors.console.relief_log import ReliefLog
-from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.table import FeedState
 from pipeline.times import format_time
 from pipeline.topics.accuracy import AccuracyRecord, Judgement, PeakAmounts, PredictorJudgement
@@ -49,7 +47,8 @@ def action(outcome: Any, uid: str = "u0", **more: Any) -> ActionRecord:
 def relief(**more: Any) -> ReliefReading:
     """One plan: a pod left, one was refused, of one nothing is known; and a pool without a way
     out."""
-    log, alerts = ReliefLog(), ReliefAlerts()
+    reading = ReliefReading(state=FeedState(caught_up=True, connected=True))
+    log, alerts = reading.log, reading.alerts
     log.take_plan(plan(**more), MADE, NOW)
     log.take_action(action("intended"), MADE + 1, NOW)
     log.take_action(action("done"), MADE + 2, NOW)
@@ -65,7 +64,7 @@ def relief(**more: Any) -> ReliefReading:
         ),
         0.0,
     )  # fmt: skip
-    return ReliefReading(log, alerts, FeedState(caught_up=True, connected=True))
+    return reading
 
 
 def judged(node: str, made_at: float = NOW - 86_400.0, **more: Any) -> AccuracyRecord:

@@ -1,7 +1,6 @@
 """What actuators did about a node, asked through HTTP."""
 
-from pipeline.extender.actions_api import NodeActionsHandler
-from pipeline.processors.console.node_actions import NodeActions
+from pipeline.extender.console_documents import ReliefReading
 from pipeline.table import FeedState
 from tests.extender.conftest import Start
 from tests.processors.console.test_node_actions import action
@@ -11,8 +10,9 @@ URL = "/v1/nodes/a/actions"
 
 
 async def test_actions_are_answered_with_a_tag(start: Start) -> None:
-    actions = NodeActions()
-    client = await start(actions=NodeActionsHandler(actions, FeedState(caught_up=True)))
+    relief = ReliefReading(state=FeedState(caught_up=True))
+    actions = relief.actions
+    client = await start(relief=relief)
     assert (await (await client.get(URL)).json())["items"] == []
     actions.take(b"a", action(), NOW, NOW)
     response = await client.get(URL)

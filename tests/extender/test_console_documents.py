@@ -11,18 +11,15 @@ from pipeline.clock import ManualClock
 from pipeline.errors import BrokerUnavailableError
 from pipeline.extender import limits
 from pipeline.extender.console_documents import ReliefReading
-from pipeline.extender.console_reading import take_relief
+from pipeline.extender.console_reading import take_action, take_plan
 from pipeline.extender.http_responses import ErrorReply
 from pipeline.extender.tagged_documents import KeptDocument
 from pipeline.kafka.follow import ConsumerRecord
 from pipeline.processors.console.accuracy_document import JudgedFleet
-from pipeline.processors.console.relief_log import ReliefLog
-from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.table import FeedState
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
-from pipeline.topics.registry import ACTIONS, EVICTION_PLANS
 from tests.extender.conftest import Start, extender
 from tests.extender.console_samples import MADE, action, plan, read_judged, relief
 from tests.processes import until
@@ -51,8 +48,7 @@ async def test_documents_are_tagged_and_need_a_table_that_is_caught_up(
 
 async def test_plans_that_are_not_read_are_unknown_and_not_none(start: Start) -> None:
     state = FeedState(message="waiting for topic springtide.eviction-plans")
-    reading = ReliefReading(ReliefLog(), ReliefAlerts(), state)
-    document = await answered(await start(relief=reading), "/v1/relief")
+    document = await answered(await start(relief=ReliefReading(state=state)), "/v1/relief")
     assert (document["plans"], document["troubles"]) == (None, None)
     assert "waiting for topic springtide.eviction-plans" in document["problem"]
     # Without the broker what was read stays, and the document says that it may be old.
@@ -200,15 +196,20 @@ def record(value: bytes | None) -> ConsumerRecord:
 
 
 def test_records_of_the_topics_are_taken_and_those_of_others_passed_over() -> None:
-    log = ReliefLog()
-    assert take_relief(log, EVICTION_PLANS, record(encode_json(plan())), NOW)
-    assert take_relief(log, ACTIONS, record(encode_json(action("done"))), NOW)
-    assert not take_relief(log, ACTIONS, record(b'{"actuator":"cluster"}'), NOW)
-    assert not take_relief(log, ACTIONS, record(None), NOW)
+    reading = ReliefReading()
+    evicted = action("done", workload="Deployment/jobs/crunch")
+    assert take_plan(reading.log, record(encode_json(plan())), NOW)
+    assert take_action(reading, record(encode_json(evicted)), NOW)
+    assert not take_action(reading, record(b'{"actuator":"cluster"}'), NOW)
+    assert not take_action(reading, record(None), NOW)
+    assert not take_plan(reading.log, record(None), NOW)
     # The evictor refuses a plan of so many pods, too.
-    assert not take_relief(log, EVICTION_PLANS, record(encode_json(plan("p2", pods=1001))), NOW)
-    (logged,) = log.plans(NOW)
+    assert not take_plan(reading.log, record(encode_json(plan("p2", pods=1001))), NOW)
+    # Each part of the extender has its share of one record.
+    (logged,) = reading.log.plans(NOW)
     assert logged.of_pods["u0"].outcome == "done"
+    assert [of.action for of in reading.actions.of("node-00099")] == ["evict"]
+    assert [*reading.left.of_workload("Deployment/jobs/crunch", NOW)] == ["node-00099"]
 
 
 async def test_clients_that_hang_up_do_not_begin_a_document_each() -> None:

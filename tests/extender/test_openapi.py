@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import ManualClock
-from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
 from pipeline.extender.openapi import openapi_document
 from pipeline.extender.scheduler_api import Extender
 from pipeline.extender.series_api import NodeSeriesHandler
-from pipeline.processors.console.node_actions import NodeActions
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.table.pod_history import PodHistory
@@ -42,13 +40,12 @@ def two_nodes() -> Extender:
     pods.put(joined(NODE_ROW, pod_row("u1", cpu_cores_avg=1.0), view=view))
     views.put("node-1", 1, encode_json(NODE_VIEW))
     history.put("node-1", NOW, NODE_STATE.usage)
-    actions = NodeActions()
-    actions.take(b"node-1", action("node-1"), NOW, NOW)
+    reading = relief()
+    reading.actions.take(b"node-1", action("node-1"), NOW, NOW)
     return extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock, pods, state),
-        relief=relief(), read_judged=read_judged,
-        actions=NodeActionsHandler(actions, state),
+        relief=reading, read_judged=read_judged,
     )  # fmt: skip
 
 

@@ -19,12 +19,11 @@ from pipeline.clock import ManualClock
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.service import serve
 from pipeline.logs import configure_logging
-from pipeline.processors.console.node_actions import NodeActions
 from pipeline.settings import ExtenderSettings
 from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply, apply_point
 from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
-from pipeline.topics.registry import ACTIONS, NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
+from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
 from tests.extender.console_samples import read_judged, relief
 
 TOPICS = {topic.name: topic for topic in (NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)}
@@ -79,7 +78,8 @@ async def main() -> None:
     feed = _Feed(Table(counting=rules.counting), topics=NODE_AND_POD_TOPICS, **options)
     views = _Feed(Table(), topics=VIEW_TOPICS, name="node views", **options)
     history = _Feed(Table(), topics=HISTORY_TOPICS, name="history", **options)
-    actions = _Feed(Table(), topics=(ACTIONS,), name="actions", **options)
+    plans, reading = _Feed(Table(), name="plans and actions", **options), relief()
+    reading.state = plans.state
     reader, stop = asyncio.StreamReader(limit=1 << 26), asyncio.Event()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -92,7 +92,7 @@ async def main() -> None:
             apply((views if topic is NODE_VIEWS else feed).table, topic, key, value)
         if topic is NODE_STATE:
             apply_point(history.table, topic, key, value)
-        for each in (feed, views, history, actions):
+        for each in (feed, views, history, plans):
             each.state.caught_up = item.caught_up
         return ProcessReply(resident_bytes=resident_bytes() if item.measure else 0)
 
@@ -106,8 +106,8 @@ async def main() -> None:
     listening = asyncio.create_task(listen())
     await serve(
         feed, SETTINGS, clock, stop, lambda port: write_reply(ProcessReply(port=port)), rules=rules,
-        views=views, history=history, linger_seconds=0.0, relief=relief(), read_judged=read_judged,
-        actions=actions, node_actions=NodeActions(),
+        views=views, history=history, linger_seconds=0.0, plans=plans, relief=reading,
+        read_judged=read_judged,
     )  # fmt: skip
     await listening
 

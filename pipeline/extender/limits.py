@@ -94,7 +94,8 @@ the node."""
 # -- turns of the event loop
 
 NODES_IN_A_TURN: Final = 100
-"""Nodes that `/v1/nodes` describes before it lets requests of a scheduler go on: a millisecond."""
+"""Nodes that `/v1/nodes` describes and sends before it lets requests of a scheduler go on: about a
+millisecond."""
 THREAD_SWITCH_SECONDS: Final = 0.0005
 """After this time a thread that writes a large document lets the event loop go on. Python's default
 is 5 ms."""

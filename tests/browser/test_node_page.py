@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from pipeline.topics.resource_amounts import Usage
 from tests.browser.accessibility import violations
 from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page
@@ -81,6 +82,11 @@ async def test_predictors_are_shown_and_hidden_by_keys(
     chromium: ChromiumFiles, packages: Path
 ) -> None:
     of, table, clock = simulated(300)
+    state = table.snapshot(HOSTILE).state
+    assert state is not None
+    peaks = state.peaks | {"of a, b%2C": Usage(cpu_cores=2.0)}
+    state = msgspec.structs.replace(state, offset=state.offset + 1, peaks=peaks)
+    table.put_state(state)
     async with opened(chromium, of, "#span=21600&hide=gone") as (page, _):
         await node_page(page)
         assert any(await drawn(page, "peak-0"))
@@ -93,15 +99,19 @@ async def test_predictors_are_shown_and_hidden_by_keys(
         assert await page.evaluate("document.activeElement.checked") is False
         assert await violations(page, packages) == []
         # An update keeps what is chosen, and the focus.
-        state = table.snapshot(HOSTILE).state
-        assert state is not None
-        table.put_state(msgspec.structs.replace(state, offset=state.offset + 1, pods=77))
+        table.put_state(msgspec.structs.replace(state, offset=state.offset + 2, pods=77))
         clock.jump(5.0)
         await page.evaluate(ASK_NOW)
         await page.becomes(f"{TEXT}.includes('77 pods')")
         assert await page.evaluate("document.activeElement.checked") is False
-        await page.evaluate("document.activeElement.click()")
+        await page.evaluate("document.querySelector('.legend input').click()")
         assert any(await drawn(page, "peak-0"))
+        # A name with what separates names in the address is one name.
+        other = "document.querySelectorAll('.legend input')[2]"
+        assert "of a, b%2C" in await page.evaluate(f"{other}.parentElement.textContent")
+        await page.evaluate(f"{other}.click()")
+        await page.becomes("location.hash.includes('of+a')")
+        assert await page.evaluate(f"{other}.checked") is False
 
 
 async def test_what_is_not_answered_is_said_and_the_rest_is_shown(chromium: ChromiumFiles) -> None:

@@ -16,7 +16,7 @@ export class NodePage {
     this.hidden = new Set();
     this.charts = new PeakCharts((name) => {
       const hidden = this.hidden.has(name) ? [...this.hidden].filter((each) => each !== name) : [...this.hidden, name];
-      navigate({ hide: hidden.join(",") }, { replace: true });
+      navigate({ hide: listed(hidden) }, { replace: true });
     });
     this.heading = element("h1", { tabIndex: -1 }, node);
     this.spans = element("select", { name: "span" }, Object.entries(SPANS).map(([value, text]) =>
@@ -35,7 +35,7 @@ export class NodePage {
   // Whether another range is asked for.
   update({ span, hide }) {
     const old = this.span;
-    this.hidden = new Set(hide.split(",").filter(Boolean));
+    this.hidden = new Set(names(hide));
     this.span = Object.hasOwn(SPANS, span) ? span : "3600";
     this.spans.value = this.span;
     if (this.span !== old) return true;
@@ -86,6 +86,15 @@ export class NodePage {
   close() {
     this.charts.close();
   }
+}
+
+// Names as one parameter of the URL, and back: a name may have a comma, too.
+function listed(all) {
+  return all.map((name) => name.replaceAll("%", "%25").replaceAll(",", "%2C")).join(",");
+}
+
+function names(list) {
+  return list.split(",").filter(Boolean).map((name) => name.replaceAll("%2C", ",").replaceAll("%25", "%"));
 }
 
 // What a part of the page shows whose query failed, while the others are shown.

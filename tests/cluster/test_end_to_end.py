@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ def without_epoch(values: dict[str, bytes]) -> dict[str, Any]:
 
 
 async def test_usage_becomes_capacity_that_pods_are_bound_by(
-    plane: ControlPlane, settings: Settings
+    plane: ControlPlane, settings: Settings, tmp_path: Path
 ) -> None:
+    ahead = tmp_path / "ahead"
     name = settings.kubernetes.config_name
     colocation = {
         "enable": True, "cpuReclaimThresholdPercent": 65, "memoryReclaimThresholdPercent": 65,
@@ -134,7 +136,8 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
             node_name: offered(decode_json(NodeResourcesRecord, value))
             for node_name, value in (await latest(settings.kafka, RESOURCES)).items()
         }
-        with Role("actuator", settings, "--mode", "act", "--writes-per-second", "100"):
+        flags = ("--mode", "act", "--writes-per-second", "100")
+        with Role("actuator", settings, *flags, clock_file=ahead):
             await until(lambda: allocatable(plane) == expected, 120)
             assert min(amounts[2] for amounts in expected.values()) > 0, expected
             assert sum(amounts[0] for amounts in expected.values()) > 0
@@ -144,6 +147,7 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
             # Without samples the offers end when the policy says so.
             short = {**colocation, "degradeTimeMinutes": 1, "updateTimeThresholdSeconds": 30}
             write_policy(plane, name, colocation_config=short)
+            ahead.write_text("90")
             nothing = [ABSENT] * 4
             await until(lambda: all(a == nothing for a in allocatable(plane).values()), 300)
 

@@ -65,6 +65,7 @@ async def test_exporter_and_notifier_are_ready_once_their_topics_are_there(
     flags = flags_of(kafka)[:4]
     if role == "exporter":
         flags = [*flags_of(kafka), "--node-name", kafka.topic_prefix, "--socket-path", "null"]
+        flags += ["--window-seconds", "1"]
     missing = {"exporter": "samples does not exist", "notifier": "waiting for topic"}[role]
     with running(role, *flags) as (port, _):
         await until(

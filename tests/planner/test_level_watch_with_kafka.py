@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaProducer
 
 from actuators.planner.level_watch import log_reader, read_hours
 from pipeline.archive.topic_span import AppendSpan
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock, SystemClock
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.archive.archive_rows import LoggedWindow
@@ -32,12 +32,20 @@ POOL, WEB = UsageSubject("pool", "gold"), UsageSubject("workload", "Deployment/s
 RISEN_HOURS = 6
 
 
-async def write_hours(kafka: KafkaSettings, producer: AIOKafkaProducer) -> int:
+class MidHourClock(SystemClock):
+    """A clock that starts a third into an hour: five known hours are needed before the next one."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds = HOUR_SECONDS / 3 - time.time() % HOUR_SECONDS
+
+    def now(self) -> float:
+        return super().now() + self._ahead_seconds
+
+
+async def write_hours(kafka: KafkaSettings, producer: AIOKafkaProducer, clock: Clock) -> int:
     """Write the hours before the last one: the pool has risen in the last six. Returns the present
     hour. The log has no window of the last hour, so that it is unknown."""
-    if (left := HOUR_SECONDS - time.time() % HOUR_SECONDS) < 240:
-        await asyncio.sleep(left + 1)  # five known hours are needed before the next one begins
-    now = int(time.time() // HOUR_SECONDS)
+    now = int(clock.now() // HOUR_SECONDS)
     for hour in range(now - 1 - KEPT_HOURS, now - 1):
         usage: dict[UsageSubject, Means] = {
             POOL: (0.6 if hour >= now - 1 - RISEN_HOURS else 0.3, 0.5), WEB: (0.25, None)
@@ -59,17 +67,17 @@ async def test_the_planner_finds_a_change_and_the_next_leader_does_not_open_it_a
     kafka: KafkaSettings,
 ) -> None:
     await apply_topics(kafka)
-    clock, alerts = SystemClock(), ReliefAlerts()
+    clock, alerts = MidHourClock(), ReliefAlerts()
     async with AIOKafkaProducer(**client_options(kafka)) as producer:
         fleet = FLEET.full_name(kafka.topic_prefix)
         for key, value in ((b"hour/1", b"odd"), (b"hour/x", b"{}"), (b"hour/2", b'{"hour":"now"}')):
             await producer.send_and_wait(fleet, value, key)
         cluster = Cluster(kafka, producer)
-        hour = await write_hours(kafka, producer)
-        async with cluster.planner():
+        hour = await write_hours(kafka, producer, clock)
+        async with cluster.planner(clock=clock):
             await until(lambda: level_alerts(kafka), 300)
         (alert,) = await level_alerts(kafka)
-        async with cluster.planner():
+        async with cluster.planner(clock=clock):
             await asyncio.sleep(10)
     assert (alert.rule, alert.pool, alert.transition) == ("pool_cpu_level", "gold", "opened")
     assert alert.change is not None
@@ -83,17 +91,18 @@ async def test_the_planner_finds_a_change_and_the_next_leader_does_not_open_it_a
 
 async def test_windows_and_hours_are_read_from_their_topics(kafka: KafkaSettings) -> None:
     await apply_topics(kafka)
+    clock = MidHourClock()
     async with AIOKafkaProducer(**client_options(kafka)) as producer:
         cluster = Cluster(kafka, producer)
         await cluster.pods("a", web=1.0)
-        hour = await write_hours(kafka, producer)
+        hour = await write_hours(kafka, producer, clock)
         seen: list[LoggedWindow] = []
         now_ms = round(1000 * time.time())
         read = log_reader(kafka)
         await read(AppendSpan(now_ms - 300_000, now_ms + 60_000), seen.extend)
         await read(AppendSpan(now_ms - 900_000, now_ms - 600_000), seen.extend)
     assert [each.window.header.node for each in seen] == ["a"]
-    hours = await read_hours(kafka, time.time())
+    hours = await read_hours(kafka, clock.now())
     assert min(hours) > hour - KEPT_HOURS
     assert max(hours) == hour - 2
     assert hours[hour - 2] == {POOL: (0.6, 0.5), WEB: (0.25, None)}

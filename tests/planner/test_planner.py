@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from actuators.planner.planner import Planner
 from actuators.planner.planning_gate import BLOCKED
 from actuators.planner.relief_rounds import RESTING
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock, SystemClock
 from pipeline.errors import NotFoundError
 from pipeline.extender.decision_rules import rules_of
 from pipeline.kafka.client import client_options
@@ -135,12 +135,14 @@ class Cluster:
         return [decode_json(EvictionPlanRecord, value) for value in values]
 
     @asynccontextmanager
-    async def planner(self, api: ConfigMaps | None = None) -> AsyncIterator[asyncio.Task[None]]:
+    async def planner(
+        self, api: ConfigMaps | None = None, clock: Clock | None = None
+    ) -> AsyncIterator[asyncio.Task[None]]:
         lease = cast(Lease, SimpleNamespace(is_held=True))
         settings = self.settings
         planner = Planner(
-            cast(Api, api or ConfigMaps()), settings, rules_of(settings.extender), SystemClock(),
-            lease,
+            cast(Api, api or ConfigMaps()), settings, rules_of(settings.extender),
+            clock or SystemClock(), lease,
         )  # fmt: skip
         task = asyncio.create_task(planner.run())
         try:

@@ -34,7 +34,7 @@ from tests.system.harness import Record, Stage, Worker, copy_windows, create_sta
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
-NODES, STEPS = 4, 1000
+NODES, STEPS = 4, 720
 HORIZON_STEPS = 288
 MODEL = ModelSettings(predictors=("percentile", "nsigma-v1", "resource-central", "calibrated"))
 
@@ -118,7 +118,7 @@ async def accuracy_of(trace: Trace, broker: LocalKafka, folder: Path) -> list[Ac
     )  # fmt: skip
     worker = Worker(stage, folder, options=options)
     worker.start()
-    # A worker learns 4,000 windows here, which takes minutes on a busy machine.
+    # A worker learns 2,880 windows here, which takes minutes on a busy machine.
     logs = await gather(stage, [], timeout=600)
     assert worker.stop() == 0
     return [

@@ -73,7 +73,7 @@ PURE := not broker and not plane and not cgroups and not guest and not browser a
 COVERED := tests/processors tests/topics
 
 # Pure tests have short time-outs and run by themselves; then tests that wait more than they work,
-# three files at a time. The control plane is built beside them; tests that need it come last then,
+# four files at a time. The control plane is built beside them; tests that need it come last then,
 # and wait for it.
 .PHONY: test
 test: setup lint jars ## Lint, then every test; names what this machine could not run
@@ -84,7 +84,7 @@ ifeq ($(ARGS),)
 	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED) \
 	    || failed=yes; \
 	  $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) || failed=yes; \
-	  $(PYTEST) --numprocesses 3 -m "not soak and not ($(PURE))" || failed=yes; \
+	  $(PYTEST) --numprocesses 4 -m "not soak and not ($(PURE))" || failed=yes; \
 	  test -z "$$failed"
 else
 	@$(BIN)/python -m pytest $(ARGS)

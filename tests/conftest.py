@@ -28,11 +28,12 @@ _BROKER_FIXTURES = frozenset({"broker", "kafka"})
 _PURE, _BROKER, _SYSTEM, _PLANE = range(4)
 # Each starts a control plane that its files share: two fit on two cores.
 _PLANE_GROUPS = 2
-# They measure CPU, one after the other at the end: the fewest tests run beside them then. So do
-# those in a virtual machine, which is slow.
+# They measure CPU, one after the other at the end: the fewest tests run beside them then.
 _MEASURE_CPU = ("test_accuracy.py", "test_prod_protection.py")
 # Every demo removes what killed demos left on this machine, so no two files may do it at once.
 _DEMOS = ("test_demo.py", "test_demo_workload.py")
+# Minutes each: they begin before others of their kind, so that no process is left with one.
+_LONG = ("test_distribution.py", "test_image.py", "test_qos_bench.py", "test_secure_broker.py")
 _SUMMARY_COLUMNS = 400
 # Set once for all processes of a run: they must agree on the order.
 _PLANE_LAST = "TESTS_PLANE_LAST"
@@ -90,14 +91,14 @@ def _boots_guest(item: pytest.Item) -> bool:
     return item.get_closest_marker("guest") is not None or item.path.parent.name == "guest"
 
 
-def _turn(item: pytest.Item, *, runs_in_parallel: bool) -> int:
-    kind = _kind(item)
+def _turn(item: pytest.Item, *, runs_in_parallel: bool) -> tuple[int, bool]:
+    kind, is_short = _kind(item), not (item.path.name in _LONG or _boots_guest(item))
     if not runs_in_parallel:
-        return kind
-    if item.path.name in _MEASURE_CPU or _boots_guest(item):
-        return 2
+        return kind, False
+    if item.path.name in _MEASURE_CPU:
+        return 2, False
     # While the control plane is being built, everything else goes first.
-    return 1 if kind == _PLANE and os.environ[_PLANE_LAST] == "1" else -kind
+    return 1 if kind == _PLANE and os.environ[_PLANE_LAST] == "1" else -kind, is_short
 
 
 def group_of(item: pytest.Item) -> str:
@@ -110,9 +111,10 @@ def group_of(item: pytest.Item) -> str:
             return f"plane {number % _PLANE_GROUPS}"
         # Others start control planes of their own, or share a Prometheus with history.
         return "prometheus" if "prometheus" in names else str(item.path)
-    # One virtual machine at a time: it has two CPUs.
-    if item.path.name in _MEASURE_CPU or _boots_guest(item):
+    if item.path.name in _MEASURE_CPU:
         return "CPU"
+    if _boots_guest(item):
+        return "guest"  # one virtual machine at a time: it has two CPUs
     if item.path.name in _DEMOS:
         return "demos"
     if item.path.name == "test_state_survives.py":

@@ -1,17 +1,26 @@
 """`make image-check`: build both images twice, compare them, and run them.
 
-The second build has an empty store and another directory. Prints id and size of each image; exits
-with 1 if two builds differ.
+The second build has an empty store and another directory. As the image's user every role of it
+prints its help. Prints id and size of each image; exits with 1 if two builds differ.
 """
 
 import sys
 import tempfile
 from pathlib import Path
 
+from pipeline.cli.main import COMMANDS
+from pipeline.topics.access import ROLES
 from tests.debian_packages import UnavailableError
-from tests.packages.images import image_store, make_context, wheels_of
+from tests.packages.images import USER, image_store, make_context, wheels_of
 
-TARGETS = {"exporter": ("exporter", "--help"), "springtide": ("worker", "--help")}
+_ROLES = [name for name in COMMANDS if name in {*ROLES, "webhook"}]
+TARGETS = {"exporter": ["exporter"], "springtide": _ROLES}
+# Prints the user and the first word of each help.
+_HELP = """
+import os, subprocess, sys
+helps = [subprocess.check_output(["springtide", role, "--help"]) for role in sys.argv[1:]]
+print(f"{os.getuid()}:{os.getgid()}", *(text.split()[0].decode() for text in helps))
+"""
 
 
 def check_image(target: str) -> bool:
@@ -20,7 +29,8 @@ def check_image(target: str) -> bool:
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder, image_store() as images:
             built.append(images.build(target, make_context(Path(folder)), wheels_of(target)))
-            images.run(target, "springtide", *TARGETS[target])
+            printed = images.run(target, "python", "-c", _HELP, *TARGETS[target]).split()
+            assert printed == [USER, *["Usage:"] * len(TARGETS[target])], printed
             lines = images.call("images", "--format={{.Name}} {{.Size}}").splitlines()
     (size,) = (line.split(" ", 1)[1] for line in lines if line.startswith(f"localhost/{target} "))
     same = built[0] == built[1]

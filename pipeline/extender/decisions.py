@@ -9,16 +9,15 @@ The arithmetic is in `pipeline.processors`.
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pipeline.extender import filters, limits
 from pipeline.extender.candidate_nodes import CandidateNodes, NodePositions
+from pipeline.extender.plugin_scores import BEST_FIT, PluginScores, guard_amount
 from pipeline.extender.preempt_messages import MetaVictims
 from pipeline.extender.refusals import Refusals
-from pipeline.logs import get_logger
-from pipeline.metrics import counter
 from pipeline.processors.arrays import BoolArray, FloatArray, IntArray
 from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.processors.kubernetes.top_owner import workload_of
@@ -26,34 +25,20 @@ from pipeline.processors.loadaware.node_usage import is_unknown
 from pipeline.processors.loadaware.pod_amounts import Counting, pod_demand
 from pipeline.processors.overcommit.offer_bounds import BOUNDED
 from pipeline.processors.placement.combine_scores import (
-    best_fit,
     scale_to_steps,
     separate_best,
-    weighted_mean,
 )
 from pipeline.processors.placement.enabled_plugins import Placement
 from pipeline.processors.placement.preemption_order import cheapest_victims
 from pipeline.processors.placement.threshold_hours import TIME_SHARED
-from pipeline.processors.scorers.doubtful_usage import cap_doubtful
 from pipeline.processors.scorers.registry import SCORERS
-from pipeline.processors.scorers.rounding import MAX_SCORE
 from pipeline.processors.scorers.scheduling_hint import HINT
-from pipeline.processors.scorers.scorer import Packing, PodAmount, PodDemand
+from pipeline.processors.scorers.scorer import Packing, PodDemand
 from pipeline.table import Table
 from pipeline.table.data_outages import DataOutages
 from pipeline.table.limits import TENTATIVE_SECONDS
 from pipeline.topics.node_state import Dispute
-from pipeline.topics.pods import CountedPod, PodRecord
-
-BEST_FIT: Final = "BestFit"
-PLUGIN_FAILURES: Final = counter(
-    "decisions_plugin_failures",
-    "Scores that a plugin failed to compute, which requests replaced, and amounts of pods, which "
-    "count as 0.",
-    ["plugin"],
-)
-
-_log = get_logger(__name__)
+from pipeline.topics.pods import PodRecord
 
 CycleReuse = Literal["reused", "rows", "anew"]
 """What prioritize used of filter's work: all of it, only the rows of the nodes (the table has
@@ -84,25 +69,12 @@ class Rules(NamedTuple):
             self.placement.load_aware,
             tuple(dict.fromkeys(("cpu", "memory", *BOUNDED, *resources))),
             {
-                name: _guard_amount(plugin, amount)
+                name: guard_amount(plugin, amount)
                 for plugin, counts in declared.items()
                 for name, amount in counts.amounts.items()
             },
             packings[0] if packings else Packing(),
         )
-
-
-def _guard_amount(plugin: str, amount: PodAmount) -> PodAmount:
-    """Make a plugin's amount 0 for pods for which it fails: else no pod could be read."""
-
-    def guarded(pod: CountedPod | PodRecord) -> int:
-        try:
-            return int(amount(pod))
-        except Exception:  # foreign code may raise anything
-            PLUGIN_FAILURES.labels(plugin).inc()
-            return 0
-
-    return guarded
 
 
 class FilterResult(NamedTuple):
@@ -202,9 +174,8 @@ class Decisions:
         expiration = rules.placement.expiration_seconds(rules.stale_after_seconds)
         self.outages = DataOutages(table, expiration)
         self._counting = rules.counting
-        self._scorers = {name: SCORERS.get(name) for name, _ in rules.placement.scores}
+        self.plugin_scores = PluginScores(rules.placement)
         self._cycles: OrderedDict[str, _Cycle] = OrderedDict()
-        self._logged: dict[str, float] = {}  # plugin -> time of its last logged failure
 
     def filter(self, pod: PodRecord, names: Sequence[str], now: float) -> FilterResult:
         """Decide which of `names` (each once) may not take the pod. It counts on no node after."""
@@ -254,28 +225,11 @@ class Decisions:
 
     def scores(self, nodes: CandidateNodes, demand: PodDemand) -> PrioritizeResult:
         """The scores of nodes for a pod, in the order in which the nodes were requested."""
-        percent, plugins = self.weighted(nodes, demand)
+        percent, plugins = self.plugin_scores.weighted(nodes, demand)
         percent = nodes.in_requested_order(percent)
         steps = separate_best(scale_to_steps(percent, self.rules.score_steps), percent)
         plugins = {name: nodes.in_requested_order(scores) for name, scores in plugins.items()}
         return PrioritizeResult(steps, percent, plugins)
-
-    def weighted(
-        self, nodes: CandidateNodes, demand: PodDemand
-    ) -> tuple[IntArray, dict[str, IntArray]]:
-        """Scores of 0 to 100 over all plugins and by plugin, (nodes,)."""
-        placement = self.rules.placement
-        by_plugin: dict[str, IntArray] = {}
-        scores: list[IntArray] = []
-        weights: list[int] = []
-        for plugin, weight in placement.scores:
-            name, of_plugin = self._plugin_scores(plugin, nodes, demand)
-            if of_plugin is not None:
-                by_plugin[name] = of_plugin
-                scores.append(of_plugin)
-                weights.append(weight)
-        percent = weighted_mean(scores, weights) if scores else np.zeros(len(nodes), np.int64)
-        return percent, by_plugin
 
     def preempt(self, pod: PodRecord, victims: Mapping[str, MetaVictims], now: float) -> list[str]:
         """The nodes on which evicting these victims would help: those where the pod may run without
@@ -348,49 +302,6 @@ class Decisions:
         is_fresh = nodes.is_fresh(args.node_metric_expiration_seconds or 0)
         return is_fresh, is_fresh[:, None] & is_unknown(nodes, args)
 
-    def _plugin_scores(
-        self, plugin: str, nodes: CandidateNodes, demand: PodDemand
-    ) -> tuple[str, IntArray | None]:
-        """The name and scores of a plugin, None if it abstains; those of best fit if it goes by
-        usage and that of all nodes is unknown or too old, or if it fails. Failures are counted, and
-        logged once a minute."""
-        scorer, args = self._scorers[plugin], self.rules.placement.args[plugin]
-        try:
-            seconds = scorer.expiration_seconds(args)
-            if seconds is not None and not np.count_nonzero(_are_judged(nodes, seconds)):
-                return self._best_fit(nodes, demand)
-            if not scorer.knows(nodes, args):
-                return plugin, None
-            scores = scorer.score(nodes, demand, args)
-            if np.shape(scores) != (len(nodes),):
-                raise ValueError(f"{np.shape(scores)} is not the shape of {len(nodes)} scores")
-            # Scores out of range would garble the reply, or weigh more than all other plugins.
-            if not _are_scores(scores):
-                raise ValueError(f"the scores are not whole numbers from 0 to {MAX_SCORE}")
-            if seconds is not None:
-                scores = cap_doubtful(nodes, scores, seconds)
-        except Exception:  # foreign code may raise anything
-            PLUGIN_FAILURES.labels(plugin).inc()
-            if not 0 <= nodes.now - self._logged.get(plugin, -np.inf) < limits.FAILURE_LOG_SECONDS:
-                self._logged[plugin] = nodes.now
-                _log.exception("scoring plugin failed: disable or update it", plugin=plugin)
-            return self._best_fit(nodes, demand)
-        return plugin, scores
-
-    def _best_fit(self, nodes: CandidateNodes, demand: PodDemand) -> tuple[str, IntArray]:
-        """Best fit by requests or estimates, whichever is more: estimates count limits, and pods
-        without either, which would pile up on the fullest node."""
-        names, estimated = ("cpu", "memory"), self.rules.placement.load_aware.resources
-        kinds = {name: ("request", "estimate")[: 1 + (name in estimated)] for name in names}
-        return BEST_FIT, best_fit(
-            {name: nodes.allocatable(name) for name in names},
-            {
-                name: np.maximum.reduce([nodes.counted(f"{kind}:{name}") for kind in kinds[name]])
-                for name in names
-            },
-            {name: max(demand.counted[f"{kind}:{name}"] for kind in kinds[name]) for name in names},
-        )
-
     def _remember(self, uid: str, demand: PodDemand, nodes: CandidateNodes) -> None:
         versions = (self._table.version, self._table.names_version)
         self._cycles[uid] = _Cycle(demand, nodes, versions)
@@ -435,20 +346,3 @@ def _disputes(nodes: CandidateNodes) -> dict[int, Dispute]:
         for position, state in zip(positions, states, strict=True)
         if state is not None and state.dispute is not None
     }
-
-
-def _are_judged(nodes: CandidateNodes, seconds: float) -> BoolArray:
-    """Where usage of cpu or memory is known and younger than this, (nodes,)."""
-    return nodes.cached(
-        f"judged {seconds}",
-        lambda: (
-            (nodes.has_usage("usage", ("cpu", "memory")) | nodes.is_new()) & nodes.is_fresh(seconds)
-        ),
-    )
-
-
-def _are_scores(scores: IntArray) -> bool:
-    """Whether an array has whole numbers from 0 to 100 only."""
-    if not (isinstance(scores, np.ndarray) and scores.dtype.kind == "i"):
-        return False
-    return not np.logical_or.reduce((scores < 0) | (scores > MAX_SCORE))

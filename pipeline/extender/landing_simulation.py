@@ -133,7 +133,7 @@ class ExtenderLanding:
         if len(refused):
             passed = np.flatnonzero(~is_refused)
             nodes, candidates = nodes[passed], candidates.among(passed)
-        scores, _ = self._decisions.weighted(candidates, demand)
+        scores, _ = self._decisions.plugin_scores.weighted(candidates, demand)
         best = int(scores.argmax())
         return (int(nodes[best]), int(scores[best])), reasons, len(refused)
 
@@ -171,6 +171,6 @@ class ExtenderLanding:
                 # Parts of the nodes share what is read and compared once of all.
                 self._read.add(demand.is_prod)
                 self._decisions.refusals(self._cluster, demand)
-                self._decisions.weighted(self._cluster, demand)
+                self._decisions.plugin_scores.weighted(self._cluster, demand)
                 self._cluster_with_arrivals = self._with_arrivals()
         return self._demands[pod]

@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.extender.decision_rules import rules_of
-from pipeline.extender.decisions import BEST_FIT, Decisions
+from pipeline.extender.decisions import Decisions
+from pipeline.extender.plugin_scores import BEST_FIT
 from pipeline.processors.loadaware.pod_amounts import Counting
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table

@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.errors import RecordError
-from pipeline.extender.decisions import BEST_FIT, Decisions, Rules
+from pipeline.extender.decisions import Decisions, Rules
 from pipeline.extender.outage_reports import checks, log_outages
+from pipeline.extender.plugin_scores import BEST_FIT
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.sources.compacted_writer import heartbeat_entry
 from pipeline.table import FeedState, Table

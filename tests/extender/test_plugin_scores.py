@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pipeline.extender.decision_rules import rules_of
-from pipeline.extender.decisions import BEST_FIT, PLUGIN_FAILURES, Decisions, Rules
+from pipeline.extender.decisions import Decisions, Rules
+from pipeline.extender.plugin_scores import BEST_FIT, PLUGIN_FAILURES
 from pipeline.processors.join.node_facts import RAW_ALLOCATABLE
 from pipeline.processors.placement.enabled_plugins import read_config
 from pipeline.processors.scorers import peaks

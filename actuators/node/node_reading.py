@@ -115,7 +115,7 @@ class NodeReading:
         cpu_manager_policy = self._cpu_manager.policy() or facts.cpu_manager_policy
         known_pods = [pod.state for pod in known]
         known_apps = [(app.path, app.qos) for app in host_apps]
-        node, system = self._usage.of("node", ""), self._usage.of("tier", "system")
+        node = self._usage.of("node", "")
         at = self._usage.newest_seconds()
         return NodeState(
             node=self.node,
@@ -138,7 +138,6 @@ class NodeReading:
             memory_bytes=node.memory_bytes,
             memory_available_bytes=self._node_files.meminfo().available_bytes,
             best_effort_limit_millicores=self._best_effort_limit(facts.slo, best_effort, pods),
-            system_cpu_cores=system.cpu_cores,
             recent_prod_cores=tuple(cores for _, cores in self._recent),
             cpu_pressure=node.cpu_pressure,
             memory_pressure=node.memory_pressure,

@@ -12,9 +12,6 @@ import pyarrow as pa
 from pipeline.topics.samples import KINDS, LIST_COLUMNS, NUMBER_COLUMNS
 from pipeline.topics.windows import POD_COLUMNS
 
-FORMAT: Final = 1
-"""Major version of the layout, in the metadata of each file."""
-
 
 class Column(NamedTuple):
     """A column: its type, the rows that have it, and its meaning."""

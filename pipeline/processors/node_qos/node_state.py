@@ -178,8 +178,6 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     best_effort_limit_millicores: int | None = None
     """What quota and CPU sets let best-effort pods use now (`real_limit_millicores`); None if the
     policy has no rule for it (`satisfaction_rule`), too."""
-    system_cpu_cores: float | None = None
-    """CPU usage outside of pods and host applications."""
     recent_prod_cores: tuple[float, ...] = ()
     cpu_pressure: PressureLevels | None = None
     memory_pressure: PressureLevels | None = None

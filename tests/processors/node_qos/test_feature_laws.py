@@ -54,7 +54,7 @@ def busy_node(cpu_policy: str) -> NodeState:
     cpu, memory = {"cpu_cores": 2.5}, {"memory_bytes": 2 * GIB}
     throttled, pressure = {"throttled_ratio": 0.5}, PressureLevels(40.0, 1.0)
     return replace(
-        state, at=state.at + 1, **cpu, **memory, memory_available_bytes=GIB, system_cpu_cores=0.5,
+        state, at=state.at + 1, **cpu, **memory, memory_available_bytes=GIB,
         best_effort_limit_millicores=4000, recent_prod_cores=(1.0, 2.0), cpu_pressure=pressure,
         memory_pressure=pressure,
         host_apps=tuple(replace(app, **cpu, **memory) for app in state.host_apps),

@@ -29,6 +29,7 @@ from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.error_answers import answer_errors
 from pipeline.extender.eviction_planner import EvictionPlanner
+from pipeline.extender.feeds_api import FeedsHandler, NamedFeeds
 from pipeline.extender.http_responses import json_response, struct_response
 from pipeline.extender.load_watcher_api import LoadWatcherHandler
 from pipeline.extender.node_view_poll import NodeViewHandler
@@ -139,6 +140,7 @@ class Extender:
         publish: Publish | None = None,
         relief: ReliefReading | None = None,
         read_judged: ReadJudged | None = None,
+        feeds: NamedFeeds | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -167,6 +169,7 @@ class Extender:
         self._series = series or NodeSeriesHandler(History(), FeedState(), clock)
         self._peaks = NodePeaksHandler(self._series.history.peaks, self._series.feed_state, clock)
         self._actions = NodeActionsHandler(relief.actions, relief.state)
+        self._feeds = FeedsHandler(feeds or [("table", state)])
         self._replies: dict[bytes, FilterReply] = {}  # by the JSON of the pod
         self._has_warned = False
         self._answers = AnswerLog(self._mode, clock)
@@ -186,6 +189,7 @@ class Extender:
             *self._series.routes(),
             *self._peaks.routes(),
             *self._actions.routes(),
+            *self._feeds.routes(),
             *self._load_watcher.routes(),
             *self._console.routes(),
             *self._console_documents.routes(),

@@ -89,11 +89,12 @@ async def serve(
         _log.warning("scheduler configuration", note=note)
     if settings.push_out and settings.mode != "act":
         _log.warning("push_out has no effect in mode observe: no node is refused")
+    sources = [each for each in (feed, views, history, pod_history, plans) if each]
     node_views = NodeViewHandler(views.table.views, views.state) if views else None
     series = _series_handler(history, pod_history, clock)
     extender = Extender(
         feed.table, feed.state, settings, clock, rules, node_views, series, publish, relief,
-        read_judged,
+        read_judged, [(each.name, each.state) for each in sources],
     )  # fmt: skip
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)
@@ -109,8 +110,7 @@ async def serve(
     most = raise_file_limit() - connection_limits.RESERVED_FILES
     connections = Connections(most, settings.connections_per_address, METRICS, "extender")
     listener = Listener(runner.server, connections, tls, error_response)
-    sources = (feed, views, history, pod_history, plans)
-    feeds = [source.run() for source in sources if source]
+    feeds = [each.run() for each in sources]
     background = [
         feed.save_periodically(), watch_annotations(feed.table, clock),
         log_outages(outages, clock), extender.authentication.watch_tokens(clock),

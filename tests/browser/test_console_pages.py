@@ -1,6 +1,8 @@
 """The console's pages about hot nodes, accuracy and policy in a real browser, how unknown is drawn,
-and an open page whose extender is killed and returns."""
+and an open page whose extender is killed, or whose Kafka is away, and returns."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,19 +13,30 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pipeline.clock import SystemClock
+from pipeline.extender.console_reading import relief_feed
+from pipeline.kafka.client import client_options
+from pipeline.kafka.topic_admin import apply_topics
+from pipeline.local.local_kafka import LocalKafka
 from pipeline.local.port_probe import free_port
 from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.console import limits
 from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.settings import KafkaSettings
+from pipeline.table import Feed, FeedState, Table
 from pipeline.table.node_columns import TableNode
 from pipeline.topics.alerts import RULES
+from pipeline.topics.codec import encode_json
 from pipeline.topics.hot_node_policy import HotNodePolicy
 from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.registry import NODE_STATE
+from tests.broker import send
 from tests.browser.accessibility import violations
 from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
 from tests.browser.test_console import ASK_NOW, HOSTILE, HOT, Proxy, opened, simulated
+from tests.extender.conftest import running
 from tests.extender.console_samples import MADE, plan
 from tests.processes import until
 from tests.table.records import NOW, node_state
@@ -139,6 +152,14 @@ async def test_hostile_texts_are_text_and_what_is_not_read_is_unknown(
         await page.becomes(f"{TEXT}.includes('Not known: plans and their outcomes are not read')")
         figures = "[...document.querySelectorAll('.totals b')].map(b => b.textContent)"
         assert await page.evaluate(figures) == ["1", "1", "–", "–", "–", "–"]
+        # What only some feeds lack is named with the reason.
+        lacking = FeedState(message=f"waiting for topic {HOSTILE}")
+        of._feeds._feeds = [("table", FeedState(connected=True)), ("history", lacking)]
+        await page.evaluate(ASK_NOW)
+        text = f"Not up to date: history (waiting for topic {HOSTILE})."
+        shown = text.replace("\u202e", "\\u202e")
+        await page.becomes(f"document.getElementById('outage').textContent === {shown!r}")
+        assert await page.evaluate("window.ran") is None
 
 
 async def test_an_update_keeps_the_focus_and_the_selection(chromium: ChromiumFiles) -> None:
@@ -266,3 +287,35 @@ async def test_an_open_page_survives_the_kill_of_its_extender(chromium: Chromium
             # Without a click or a new page.
             await page.becomes(f"{PROBLEM} === '' && !{as_of}.includes('ago')")
             assert await page.evaluate(rows) == 100
+
+
+async def test_an_open_page_says_that_kafka_is_away_until_it_returns(
+    chromium: ChromiumFiles, packages: Path, broker: LocalKafka, kafka: KafkaSettings
+) -> None:
+    client, clock = client_options(kafka), SystemClock()
+    await apply_topics(kafka)
+    await send(kafka, NODE_STATE, ("a", encode_json(node_state("a"))))
+    plans, relief = relief_feed(client, kafka.topic_prefix, clock)
+    feed = Feed(Table(), client=client, prefix=kafka.topic_prefix, clock=clock)
+    outage = "document.getElementById('outage').textContent"
+    rows = "document.querySelectorAll('tbody tr').length"
+    async with running(feed, plans=plans, relief=relief) as port, chromium_page(chromium) as page:
+        await until(lambda: feed.state.caught_up and plans.state.caught_up)
+        await page.call("Page.enable")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=HURRY)
+        await page.open(f"http://127.0.0.1:{port}/console", online=True, width=390)
+        await page.becomes(f"{rows} === 1")
+        assert await page.evaluate(outage) == ""
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            await page.becomes(f"{outage}.startsWith('Kafka has not answered since ')")
+            last = 1000 * max(feed.state.contact or 0.0, plans.state.contact or 0.0)
+            said = await page.evaluate(f"new Date({last}).toLocaleString()")
+            assert said in await page.evaluate(outage)
+            assert await page.evaluate(rows) == 1
+            assert await violations(page, packages) == []
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        await page.becomes(f"{outage} === ''")

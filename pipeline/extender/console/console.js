@@ -20,6 +20,7 @@ const links = Object.entries(PAGES).map(([name, [title]]) => [name, element("a",
 document.getElementById("pages").append(...links.map(([, link]) => link));
 const asOf = document.getElementById("as-of");
 const problem = document.getElementById("problem");
+const outage = document.getElementById("outage");
 const DEFAULTS = { page: "", node: "", amount: "cpu_usage", sort: "value", pool: "", search: "", hot: "", stale: "", span: "3600", hide: "" };
 let page = null;
 let shown = null;
@@ -46,9 +47,21 @@ function navigate(changes, { replace = false } = {}) {
   show();
 }
 
-// A screen reader speaks this text: it changes only with the problem.
-function say(text) {
-  if (problem.textContent !== text) problem.textContent = text;
+// A screen reader speaks these texts: they change only with the problem.
+function say(text, place = problem) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+// What a reader must know while Kafka does not feed the extender: the figures get older.
+function outageText(feeds) {
+  const away = (feeds?.items ?? []).filter(({ connected }) => !connected);
+  if (!away.length) return "";
+  if (away.length < feeds.items.length) {
+    return `Not up to date: ${away.map(({ name, message }) => `${name} (${visible(message)})`).join("; ")}.`;
+  }
+  const contact = Math.max(...away.map(({ contact_seconds: seconds }) => seconds ?? 0));
+  const since = contact ? new Date(contact * 1000).toLocaleString() : "the extender started";
+  return `Kafka has not answered since ${since}. Figures are not newer than that.`;
 }
 
 // Show the page that the URL names, and ask for its documents if it needs others.
@@ -90,6 +103,7 @@ async function refresh() {
   const asked = page;
   let seconds = POLL_SECONDS;
   try {
+    ask("v1/feeds").then((feeds) => say(outageText(feeds), outage), () => {});
     const documents = await asked.load(ask);
     if (mine !== turn) return;
     asked.draw(documents, readState());

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaProducer, errors
+from aiokafka.cluster import ClusterMetadata
 
 from pipeline.errors import KafkaError, StateError
 from pipeline.kafka.client import limit_connections, limit_metadata_requests, translated_errors
@@ -256,13 +257,15 @@ class Producer:
             await context.__aexit__(None, None, None)
 
     async def partition_count(self, topic: str) -> int:
-        """The number of partitions of a topic; 0 if it does not exist."""
+        """The number of partitions of a topic; 0 if it does not exist. Raises as `deliver` does."""
         async with self._within(f"looking at {topic}"):
-            producer = await self._started()
-            try:
-                return len(await producer.partitions_for(topic))
-            except errors.UnknownTopicOrPartitionError:
-                return 0
+            producer, found = await self._started(), ClusterMetadata()
+            # Not `partitions_for`, which waits for a topic until a request would time out.
+            if not await producer.client._metadata_update(found, [topic]):
+                raise errors.NodeNotReadyError(topic)
+            if topic in found.unauthorized_topics:
+                raise errors.TopicAuthorizationFailedError(topic)
+            return len(found.partitions_for_topic(topic) or ())
 
     @asynccontextmanager
     async def _within(self, doing: str) -> AsyncIterator[None]:

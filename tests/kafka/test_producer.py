@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     ProducerFenced,
-    UnknownTopicOrPartitionError,
 )
 
-from pipeline.errors import BrokerUnavailableError, StateError
+from pipeline.errors import BrokerUnavailableError, KafkaError, StateError
 from pipeline.kafka import producer as module
 from pipeline.kafka.producer import (
     LOG,
@@ -73,11 +73,12 @@ class FakeClient:
         self.start_error: BaseException | None = None
         self.record_error: BaseException | None = None
         self._in_flight = self._sent = 0
-        self.client = SimpleNamespace(_metadata_update=None, _get_conn=None)
+        self.client = SimpleNamespace(_metadata_update=self._find, _get_conn=None)
         self._sender = self._message_accumulator = SimpleNamespace()
 
     async def start(self) -> None:
-        assert None not in (self.client._metadata_update, self.client._get_conn), "unlimited"
+        limited = self.client._metadata_update != self._find, self.client._get_conn is not None
+        assert all(limited)
         self.starts += 1
         await asyncio.sleep(0)
         if self.start_error:
@@ -122,10 +123,13 @@ class FakeClient:
     async def send_and_wait(self, topic: str, value: Any, **options: Any) -> Any:
         return await (await self.send(topic, value, **options))
 
-    async def partitions_for(self, topic: str) -> set[int]:
-        if topic == "none":
-            raise UnknownTopicOrPartitionError
-        return {0, 1, 2}
+    async def _find(self, found: ClusterMetadata, topics: list[str]) -> bool:
+        (topic,) = topics
+        if topic == "t":
+            found._partitions[topic] = dict.fromkeys(range(3))
+        if topic == "forbidden":
+            found.unauthorized_topics.add(topic)
+        return topic != "away"
 
 
 @pytest.fixture
@@ -243,8 +247,9 @@ async def test_nothing_waits_longer_than_the_time_limit(
         await asyncio.sleep(60)
 
     monkeypatch.setattr(module, "DELIVERY_SECONDS", 0.02)
-    for name in ("send_batch", "send", "send_and_wait", "partitions_for"):
+    for name in ("send_batch", "send", "send_and_wait"):
         monkeypatch.setattr(client, name, hang)
+    monkeypatch.setattr(client.client, "_metadata_update", hang)
     transaction = SimpleNamespace(__aenter__=client.start, __aexit__=hang)
     monkeypatch.setattr(client, "transaction", lambda: transaction, raising=False)
     async with asyncio.timeout(30):
@@ -323,6 +328,10 @@ async def test_partitions_of_a_topic_are_counted(client: FakeClient) -> None:
     producer = Producer(CLIENT)
     assert await producer.partition_count("t") == 3
     assert await producer.partition_count("none") == 0
+    with pytest.raises(KafkaError, match="denied access"):
+        await producer.partition_count("forbidden")
+    with pytest.raises(BrokerUnavailableError, match="looking at away: no broker answers"):
+        await producer.partition_count("away")
 
 
 # ---- the client

@@ -9,6 +9,7 @@ number of the others in the field `suppressed`. Whatever a hostile producer can 
 
 A terminal gets readable lines, other streams get JSON lines. Logs of aiokafka, Faust and aiohttp
 have the same format, because all use the standard library. Secrets print as stars (`Secret`).
+JSON lines also have `CONTEXT_FIELDS`.
 """
 
 import json
@@ -17,7 +18,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TextIO
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, Final, TextIO
 
 from pipeline.times import format_time
 
@@ -29,6 +32,11 @@ NOISY_BURST = 10
 NOISY_PERIOD_SECONDS = 10.0
 PER_PERIOD_SECONDS = 60.0
 _MOST_LIMITED = 1000
+
+CONTEXT_FIELDS: Final[ContextVar[Mapping[str, object]]] = ContextVar(
+    "context_fields", default=MappingProxyType({})
+)
+"""Fields of every JSON line that is logged in the present context, such as the id of a trace."""
 
 
 class FieldLogger(logging.LoggerAdapter[logging.Logger]):
@@ -81,6 +89,8 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in _fields(record).items():
             line[name if name not in line else f"{name}_"] = _json_value(value)
+        for name, value in CONTEXT_FIELDS.get().items():
+            line.setdefault(name, value)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

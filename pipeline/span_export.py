@@ -18,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace import SpanContext as OtelContext
 from prometheus_client import Counter
 
@@ -126,6 +126,7 @@ class SpanExport(SpanExporter):
             None if span.parent is None else _context(span.parent),
             self._resource,
             attributes,
+            kind=SpanKind.SERVER if span.is_server else SpanKind.INTERNAL,
             links=[Link(_context(link)) for link in span.links[:MOST_ITEMS]],
             status=failed if span.error else Status(StatusCode.UNSET),
             start_time=round(span.began * 1e9),

@@ -1,8 +1,8 @@
 """Spans and their contexts, as hashes and as W3C Trace Context. Pure: no clock, nothing is sent.
 
-A trace belongs to one window of one node. Its id, and those of its spans, are hashes of the node,
-the end of the window and the origin: a window that is replayed gives the same ids, and a backend
-keeps one span of each.
+A trace belongs to one window of one node, or to one request. The id of a window's trace, and those
+of its spans, are hashes of the node, the end of the window and the origin: a window that is
+replayed gives the same ids, and a backend keeps one span of each.
 """
 
 import re
@@ -14,7 +14,9 @@ TRACEPARENT: Final = "traceparent"
 """The header of W3C Trace Context."""
 
 # Version, trace, span, and flags, of which the last bit says that it is sampled.
-_TRACEPARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
+_TRACEPARENT: Final = re.compile(
+    rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
 _HALF: Final = 1 << 64
 
 Value = str | bool | int | float | Sequence[str]
@@ -40,7 +42,8 @@ class SpanContext(NamedTuple):
 
 class Span(NamedTuple):
     """A span that has ended, from `began` to `ended` (UTC seconds). `error` is empty without one;
-    `links` are spans of other traces on which it also depends."""
+    `links` are spans of other traces on which it also depends. `is_server` for a request that was
+    answered."""
 
     name: str
     context: SpanContext
@@ -50,6 +53,7 @@ class Span(NamedTuple):
     attributes: Mapping[str, Value]
     links: Sequence[SpanContext] = ()
     error: str = ""
+    is_server: bool = False
 
 
 def trace_of_window(node: str, window_end_ms: int, origin: str = "") -> int:
@@ -73,10 +77,19 @@ def context_in(headers: Iterable[tuple[str, bytes | None]]) -> SpanContext | Non
     sampled."""
     for name, value in headers:
         if name == TRACEPARENT and value is not None:
-            match = _TRACEPARENT.fullmatch(value)
-            ids = (0, 0) if match is None else (int(match[1], 16), int(match[2], 16))
-            return SpanContext(*ids) if all(ids) else None
+            context, is_sampled = read_traceparent(value) or (None, False)
+            return context if is_sampled else None
     return None
+
+
+def read_traceparent(value: bytes) -> tuple[SpanContext, bool] | None:
+    """The context in a value of the header, and whether it is sampled; None if it is invalid. Later
+    versions may append fields, which are ignored."""
+    match = _TRACEPARENT.fullmatch(value)
+    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5] is not None):
+        return None
+    context = SpanContext(int(match[2], 16), int(match[3], 16))
+    return (context, bool(int(match[4], 16) & 1)) if all(context) else None
 
 
 def _hashed(text: str, size: int) -> int:

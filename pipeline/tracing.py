@@ -1,22 +1,35 @@
-"""Trace windows from the sample of a node to the decision, by OpenTelemetry spans. Off by default.
+"""Trace windows from the sample of a node to the decision, and requests, by OpenTelemetry spans.
+Off by default.
 
 A worker decides by the id of a trace whether its window is traced. Other roles continue the trace
-of a record that has the header `traceparent`; a record without it is not traced.
+of a record that has the header `traceparent`; a record without it is not traced. Of requests
+without that header a share is traced.
 
 While tracing is off, or a window is not traced, its context is None and nothing else is computed.
-Like metrics, spans belong to the process.
+Like metrics, spans belong to the process. While a span is current, JSON logs have its ids.
 """
 
+import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pipeline.errors import MissingExtraError
-from pipeline.logs import get_logger
+from pipeline.logs import CONTEXT_FIELDS, get_logger
 from pipeline.metrics import counter
 from pipeline.settings import TracingSettings
-from pipeline.spans import Span, SpanContext, context_in, is_sampled, root_of_trace, trace_of_window
+from pipeline.spans import (
+    Span,
+    SpanContext,
+    Value,
+    context_in,
+    is_sampled,
+    read_traceparent,
+    root_of_trace,
+    trace_of_window,
+)
 
 if TYPE_CHECKING:
     from pipeline.span_export import SpanExport
@@ -25,8 +38,8 @@ log = get_logger(__name__)
 
 SPANS: Final = counter(
     "tracing_spans",
-    "Spans of traced windows by outcome: exported, failed (the collector is away or refused them), "
-    "dropped (too many waited).",
+    "Spans by outcome: exported, failed (the collector is away or refused them), dropped (too many "
+    "waited).",
     ["outcome"],
 )
 
@@ -39,6 +52,16 @@ class Received(NamedTuple):
 
     context: SpanContext
     at: float
+
+
+class CurrentSpan(NamedTuple):
+    """A span that has begun: its context, and the attributes that it has so far."""
+
+    context: SpanContext
+    attributes: dict[str, Value]
+
+
+_current: Final[ContextVar[CurrentSpan | None]] = ContextVar("current_span", default=None)
 
 
 @contextmanager
@@ -101,3 +124,44 @@ def note(
         received[key] = Received(context, now())
     elif received:
         received.pop(key, None)
+
+
+def request_context(traceparent: str | None) -> tuple[SpanContext, SpanContext | None] | None:
+    """The context of the span of a request, and of its caller's span; None if it is not traced. A
+    caller decides by its header; of requests without a valid header a share is traced."""
+    if traceparent is not None:
+        caller = read_traceparent(traceparent.encode(errors="replace"))
+        if caller is not None:
+            parent, is_sampled_by_caller = caller
+            own = parent._replace(span_id=_random_id(64))
+            return (own, parent) if is_sampled_by_caller else None
+    trace_id = _random_id(128)
+    return (SpanContext(trace_id, _random_id(64)), None) if is_sampled(trace_id, _ratio) else None
+
+
+@contextmanager
+def entered(context: SpanContext) -> Iterator[CurrentSpan]:
+    """Make a span the current one within the context."""
+    span = CurrentSpan(context, {})
+    ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    of_span, of_logs = _current.set(span), CONTEXT_FIELDS.set(ids)
+    try:
+        yield span
+    finally:
+        CONTEXT_FIELDS.reset(of_logs)
+        _current.reset(of_span)
+
+
+def current() -> CurrentSpan | None:
+    """The current span; None if there is none, or tracing is off."""
+    return None if _export is None else _current.get()
+
+
+def headers() -> list[tuple[str, bytes]]:
+    """The headers of a record that continues the trace of the current span; empty without one."""
+    span = current()
+    return [] if span is None else span.context.headers
+
+
+def _random_id(bits: int) -> int:
+    return random.getrandbits(bits) or 1

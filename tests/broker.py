@@ -1,6 +1,6 @@
 """A real Kafka broker, one per test process, and topics for one test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -65,13 +65,18 @@ async def messages(kafka: KafkaSettings, topic: Topic) -> list[Any]:
         return [record async for records in follower.read_to_end() for record in records]
 
 
-async def send(kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None]) -> None:
+async def send(
+    kafka: KafkaSettings, topic: Topic, *records: tuple[str, bytes | None],
+    headers: Sequence[tuple[str, bytes]] = (),
+) -> None:  # fmt: skip
     """Produce values of nodes to the partitions of their nodes, with the node as key."""
     name = topic.full_name(kafka.topic_prefix)
     async with AIOKafkaProducer(**client_options(kafka)) as producer:
         for node, value in records:
             place = partition_of(node, kafka.partitions)
-            await producer.send_and_wait(name, value, node.encode(), partition=place)
+            await producer.send_and_wait(
+                name, value, node.encode(), partition=place, headers=headers
+            )
 
 
 async def latest(kafka: KafkaSettings, topic: Topic) -> dict[str, bytes]:

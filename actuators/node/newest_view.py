@@ -6,8 +6,10 @@ nothing. Whatever the source does, the last good view stays.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import InvalidRecordError, RecordError
 from pipeline.kafka.refused_records import refuse
@@ -29,6 +31,8 @@ class NewestView:
         self.node = node
         self.record: NodeViewRecord | None = None
         """None before the first valid view."""
+        self.received: tracing.Received | None = None
+        """The trace that the view continues; None if it is not traced."""
         self._clock, self._news = clock, news
         self._confirmed_at: float | None = None
         self._restarted = False
@@ -39,8 +43,9 @@ class NewestView:
             return None
         return self._clock.monotonic() - self._confirmed_at
 
-    def receive(self, value: bytes) -> bool:
-        """Take a view unless it is invalid, of another node, or not newer; whether it was taken."""
+    def receive(self, value: bytes, headers: Iterable[tuple[str, bytes | None]] = ()) -> bool:
+        """Take a view unless it is invalid, of another node, or not newer; whether it was taken.
+        `headers` are those of its record."""
         try:
             record = decode_json(NodeViewRecord, value)
             if record.node != self.node:
@@ -52,6 +57,8 @@ class NewestView:
         if known is not None and record.generation <= known.generation and not self._restarted:
             return False
         self.record, self._restarted = record, False
+        context = tracing.context_of(headers)
+        self.received = None if context is None else tracing.Received(context, tracing.now())
         self._news.set()
         return True
 

@@ -15,7 +15,9 @@ from actuators.node import node_metrics
 from actuators.node.cgroup_writer import CgroupWriter
 from actuators.node.node_reading import NodeReading
 from actuators.node.round_copy import RoundCopy
+from actuators.node.round_span import round_context, round_span
 from actuators.node.runtime_values import RuntimeValues
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import KernelError
 from pipeline.logs import get_logger
@@ -142,6 +144,17 @@ class NodeActuator:
         if state is None:
             return
         self._follow(state)
+        if (cause := self._reading.cause) is None:
+            await self._hold(state)
+            return
+        # Later rounds follow live usage.
+        with tracing.entered(round_context(cause)) as span:
+            changes = await self._hold(state)
+        tracing.record(round_span(state.node, span.context, cause, changes, tracing.now()))
+        self._reading.cause = None
+
+    async def _hold(self, state: NodeState) -> list[Change]:
+        """Decide from a state and write; returns the changes."""
         acting, observing = self._wishes(state)
         self._state = state
         self._acting = self._acting.then(acting)
@@ -151,9 +164,12 @@ class NodeActuator:
             decisions = hold_back(decisions, self._written)
         node_metrics.HELD.set(held)
         # A write may wait for the kernel, for example until it has reclaimed memory.
-        self._note(await asyncio.to_thread(self._act, decisions, state, held))
+        changes = await asyncio.to_thread(self._act, decisions, state, held)
+        self._note(changes)
         self._wished = self._wished.then(acting | observing if any(observing.values()) else {})
-        self._note(self._observations(self._wished.decisions))
+        observed = self._observations(self._wished.decisions)
+        self._note(observed)
+        return changes + observed
 
     def copy(self) -> RoundCopy | None:
         """A copy of the last round; None before the first."""
@@ -226,8 +242,7 @@ class NodeActuator:
             and any(self._modes[feature] == "observe" for feature in decision.features)
         ]
 
-    def _note(self, changes: Iterable[Change]) -> None:
-        changes = list(changes)
+    def _note(self, changes: Sequence[Change]) -> None:
         for change in changes:
             feature = change.features[0] if change.features else "restore"
             node_metrics.CHANGES.labels(feature, change.outcome).inc()

@@ -45,6 +45,7 @@ from pipeline.processors.node_qos.view_facts import ViewFacts, view_facts
 from pipeline.processors.slo.nodeslo import NodeSLOSpec
 from pipeline.settings import ExporterSettings, HostApplication
 from pipeline.topics.node_views import NodeViewRecord
+from pipeline.tracing import Received
 
 # When the view or the pods change, cgroups are listed at once.
 _LISTING_SECONDS: Final = 5.0
@@ -78,6 +79,8 @@ class NodeReading:
         clock: Clock,
     ) -> None:
         self.node = view.node
+        self.cause: Received | None = None
+        """The trace that the view in force continues, for the round that takes it up."""
         self._pod_cgroups = pod_cgroups
         self._cpu_manager = cpu_manager
         self._exporter, self._layout, self._files = exporter, layout, files
@@ -186,6 +189,7 @@ class NodeReading:
         else:
             self._applications = self._wanted_applications(record)
         self._record, self._complete, self._facts = record, complete, facts
+        self.cause = self._view.received
         node_metrics.CUT_PODS.set(sum(pod.cut for pod in record.pods))
         node_metrics.VIEW_GENERATION.set(record.generation)
         return facts

@@ -18,6 +18,7 @@ from pipeline.clock import Clock
 from pipeline.errors import UsageError, unanswered_reason
 from pipeline.kafka.follow import Backoff
 from pipeline.logs import get_logger
+from pipeline.spans import TRACEPARENT
 from pipeline.tls import https_context
 from pipeline.topics.registry import MAX_RECORD_BYTES
 
@@ -100,7 +101,7 @@ class _Poll:
             return str(error)
         if response.status != 200:
             return f"answer {response.status}: {body[:200].decode(errors='replace')}"
-        if self._view.receive(body):
+        if self._view.receive(body, _trace_headers(response)):
             self._lower_since = None
             self._view.confirm(self._clock.monotonic())
             return None
@@ -122,6 +123,12 @@ class _Poll:
     def _is_long_lower(self) -> bool:
         since = self._lower_since
         return since is not None and self._clock.monotonic() - since >= _LOWER_SECONDS
+
+
+def _trace_headers(response: aiohttp.ClientResponse) -> list[tuple[str, bytes]]:
+    """The header of the trace that the view continues; none if it is not traced."""
+    value = response.headers.get(TRACEPARENT)
+    return [] if value is None else [(TRACEPARENT, value.encode(errors="replace"))]
 
 
 def _generation(response: aiohttp.ClientResponse) -> int | None:

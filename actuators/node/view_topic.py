@@ -92,7 +92,7 @@ class _Following:
             for record in await follower.poll(timeout_seconds=1.0):
                 # A tombstone: the Node was deleted. Its pods still run here.
                 if record.key == self._view.node.encode() and record.value is not None:
-                    self._view.receive(record.value)
+                    self._view.receive(record.value, record.headers)
             self._next_offset = follower.positions[self._tp]
 
     async def _check_topic(self, follower: Follower) -> None:

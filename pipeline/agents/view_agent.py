@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from pipeline.agents.shard import Shard
+from pipeline.agents.window_spans import headers_by_key
 from pipeline.clock import Clock
 from pipeline.errors import RecordError
 from pipeline.kafka.producer import Keyed, Producer
@@ -59,6 +60,8 @@ class NodeViews:
         self._written: dict[str, bytes] = {}
         self._rewritten_at = clock.monotonic()
         self._resources: dict[str, NodeResourcesRecord | None] = {}
+        # The touched nodes whose view may change by their newest window.
+        self._of_windows: set[str] = set()
         cluster_state = shard.join.cluster_state
         self.touched: dict[str, None] = dict.fromkeys(
             [*cluster_state.node_records, *cluster_state.deleted_nodes]
@@ -87,14 +90,17 @@ class NodeViews:
         for name in self._shard.model.take_published():
             if self._update_resources(name):
                 self.touched[name] = None
+                self._of_windows.add(name)
         names = list(self.touched)[:_BATCH_NODES]
         records: list[Keyed] = []
+        traced = headers_by_key(self._shard.model.traces, self._of_windows.intersection(names))
+        self._of_windows.difference_update(names)
         for name in names:
             del self.touched[name]
             records += self._record(name)
         if records and self._shard.ownership.owned:
             partition = self._shard.ownership.partition
-            await self._output.append(self._topic, partition, records)
+            await self._output.append(self._topic, partition, records, traced)
 
     def _update_resources(self, name: str) -> bool:
         """Take the newest resources of a node; return whether its view has to change."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from pipeline import tracing
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
@@ -63,7 +64,8 @@ def command(settings: Settings) -> None:
     """
     # aiokafka logs each failed attempt of each feed; a feed logs once why it is not fed.
     silence_logs(settings, "aiokafka")
-    asyncio.run(_run(settings))
+    with tracing.exporting("extender", settings.tracing):
+        asyncio.run(_run(settings))
 
 
 async def _run(settings: Settings) -> None:

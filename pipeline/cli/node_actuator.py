@@ -5,6 +5,7 @@ import os
 
 import click
 
+from pipeline import tracing
 from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options
 from pipeline.settings import Settings
@@ -52,5 +53,6 @@ def command(settings: Settings, undo: bool) -> None:
 
     if undo:
         undo_all(settings)
-    else:
+        return
+    with tracing.exporting("node-actuator", settings.tracing):
         asyncio.run(run(settings, os.environ))

@@ -1,16 +1,18 @@
-"""Count the verdicts of filter, and log answers to schedulers, few of them."""
+"""Count the verdicts of filter, add answers to spans, and log them, few of them."""
 
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, Literal
 
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.extender import limits
 from pipeline.extender.decisions import FilterResult
 from pipeline.extender.scheduler_messages import Question
 from pipeline.logs import get_logger
 from pipeline.metrics import counter
+from pipeline.spans import Value
 
 VERDICTS = counter(
     "extender_verdicts",
@@ -50,13 +52,24 @@ class AnswerLog:
         reasons = {} if result is None else result.refusals.counts()
         for reason, count in reasons.items():
             _refusals(self._mode, reason).inc(count)
+        self.describe(
+            question.pod.title, len(question.names),
+            lambda: {**counts, "reasons": [f"{reasons[text]} {text}" for text in reasons]},
+        )  # fmt: skip
 
         def answer() -> dict[str, Any]:
             details = {} if result is None else result.details(_LOGGED_REFUSALS)
-            texts = [f"{name}: {text}"[:500] for name, text in details.items()]
-            return {"reasons": reasons, "answer": texts}
+            shown = [f"{name}: {text}"[:500] for name, text in details.items()]
+            return {"reasons": reasons, "answer": shown}
 
         self.log("filter", question, counts, answer)
+
+    def describe(self, pod: str, nodes: int, answer: Callable[[], Mapping[str, Value]]) -> None:
+        """Add an answer about a pod and so many nodes to the current span; without one `answer` is
+        not called."""
+        if (span := tracing.current()) is not None:
+            fields = {"mode": self._mode, "pod": pod, "nodes": nodes, **answer()}
+            span.attributes.update((f"springtide.{name}", fields[name]) for name in fields)
 
     def log(
         self, verb: str, question: Question, counts: Mapping[str, Any],

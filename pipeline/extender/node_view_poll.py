@@ -134,6 +134,8 @@ def _etag(view: CompressedView) -> str:
 
 def _reply(request: web.Request, view: CompressedView) -> web.Response:
     headers = {"ETag": _etag(view), "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if view.context is not None:  # its actuator continues the trace
+        headers |= {name: value.decode() for name, value in view.context.headers}
     if not takes_gzip(request):
         return web.Response(body=view.data(), content_type="application/json", headers=headers)
     headers["Content-Encoding"] = "gzip"

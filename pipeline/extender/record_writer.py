@@ -1,8 +1,9 @@
 """Write eviction plans and wake-ups to their topics in the background, so that no scheduler waits
-for Kafka."""
+for Kafka. A record continues the trace of the request that caused it."""
 
 import asyncio
 
+from pipeline import tracing
 from pipeline.kafka.producer import Producer
 from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord
@@ -29,7 +30,9 @@ class RecordWriter:
 
     def _write(self, topic: Topic, record: EvictionPlanRecord | WakeUpRecord) -> None:
         name, key = topic.full_name(self._prefix), record.node.encode()
-        sending = self._producer.offer(name, value=encode_json(record), key=key)
+        sending = self._producer.offer(
+            name, value=encode_json(record), key=key, headers=tracing.headers()
+        )
         task = asyncio.create_task(sending)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

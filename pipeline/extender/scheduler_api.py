@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from aiohttp import web
 
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import NotReadyError
 from pipeline.extender import limits
@@ -45,6 +46,7 @@ from pipeline.extender.preempt_messages import (
 from pipeline.extender.query_api import QueryHandler
 from pipeline.extender.refusals import Refusals
 from pipeline.extender.request_bodies import RequestBodies
+from pipeline.extender.request_spans import trace_requests
 from pipeline.extender.routes import (
     BODY_ERRORS,
     Handler,
@@ -176,7 +178,8 @@ class Extender:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[self._count, answer_errors, self._authenticate])
+        traces = [trace_requests] if tracing.is_on() else []
+        app = web.Application(middlewares=[*traces, self._count, answer_errors, self._authenticate])
         register(app, self.routes())
         return app
 
@@ -359,8 +362,11 @@ class Extender:
                 if result.is_by_requests:
                     FALLBACKS.inc()
                     counts["fallback"] = "by requests"
-                answer = {"answer": best[:253]}
-                self._answers.log("prioritize", question, counts, lambda: answer)
+                self._answers.log("prioritize", question, counts, lambda: {"answer": best[:253]})
+                self._answers.describe(
+                    question.pod.title, len(question.names),
+                    lambda: {"best_node": best, "best_score": counts["best"]},
+                )  # fmt: skip
                 if self._mode == "act":
                     self._decisions.place(question.record, best, now)
             scores = result.steps if self._mode == "act" else scores
@@ -379,6 +385,9 @@ class Extender:
         if self._may_decide() and not preemption.pod.of_daemon_set:
             now = self._clock.now()
             helpful = self._decisions.preempt(preemption.record, preemption.victims, now)
+            self._answers.describe(
+                preemption.pod.title, len(nodes), lambda: {"helpful": len(helpful)}
+            )
             nodes = helpful if self._mode == "act" else nodes
         timer.done("decide")
         answer = preemption_reply(preemption, nodes)

@@ -8,6 +8,7 @@ from functools import cache
 from time import perf_counter
 from typing import Final, Literal
 
+from pipeline import tracing
 from pipeline.metrics import histogram
 
 Verb = Literal["filter", "prioritize", "preempt", "v1/explain"]
@@ -28,18 +29,22 @@ _seconds = cache(SECONDS.labels)
 
 
 class StageTimer:
-    """Times the stages of one answer, from now on. A stage that raises is not observed."""
+    """Times the stages of one answer, from now on, also for its span. A stage that raises is not
+    observed."""
 
-    __slots__ = ("_since", "_verb")
+    __slots__ = ("_since", "_span", "_verb")
 
     def __init__(self, verb: Verb) -> None:
         self._verb = verb
+        self._span = tracing.current()
         self._since = perf_counter()
 
     def done(self, stage: Stage) -> None:
         """Observe the time since the previous stage as this stage."""
         now = perf_counter()
         _seconds(self._verb, stage).observe(now - self._since)
+        if self._span is not None:
+            self._span.attributes[f"springtide.{stage}_seconds"] = now - self._since
         self._since = now
 
     async def end_turn(self, stage: Stage) -> None:

@@ -8,7 +8,7 @@ from pipeline.settings.base import HttpAddress, Section
 
 
 class TracingSettings(Section, frozen=True, kw_only=True):
-    """Traces from a node's sample to decisions, sent to an OpenTelemetry collector."""
+    """Traces of windows and of requests of schedulers, sent to an OpenTelemetry collector."""
 
     endpoint: Annotated[
         HttpAddress | None,
@@ -23,7 +23,8 @@ class TracingSettings(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="Share of the windows of all nodes that are traced. Workers decide, by a "
-            "hash of node and window; other roles follow.",
+            description="Share of the windows of all nodes that are traced, and of the requests of "
+            "schedulers. Workers decide about a window, by a hash of node and window; other roles "
+            "follow. Extenders decide about a request, unless its header traceparent does.",
         ),
     ] = 0.01

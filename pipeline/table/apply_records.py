@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from pipeline.errors import InvalidRecordError, KeyMismatchError
+from pipeline.spans import context_in
 from pipeline.table import limits
 from pipeline.table.node_columns import OfferedResources, TableNode
 from pipeline.table.state_table import Table
@@ -45,7 +46,7 @@ def apply(
         return _apply_heartbeat(table, key, value)
     node = node_of(key)
     if topic is NODE_VIEWS:
-        return _apply_view(table, node, value)
+        return _apply_view(table, node, value, headers)
     if value is None and topic is NODE_STATE:
         return table.drop_state(node, position_of(headers))
     if value is None and topic is RESOURCES:
@@ -129,11 +130,12 @@ def _apply_heartbeat(table: Table, key: bytes | None, value: bytes | None) -> bo
     return True
 
 
-def _apply_view(table: Table, node: str, value: bytes | None) -> bool:
+def _apply_view(table: Table, node: str, value: bytes | None, headers: Headers) -> bool:
     if value is None:
         table.views.drop(node)
         return True
-    return table.views.put(node, _record(ViewHead, node, value).generation, value)
+    generation = _record(ViewHead, node, value).generation
+    return table.views.put(node, generation, value, context_in(headers))
 
 
 def node_of(key: bytes | None) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from pipeline.spans import SpanContext
 from pipeline.table import limits
 
 # A view of a hundred pods shrinks from 54 kB to 7 kB in a tenth of a millisecond.
@@ -19,10 +20,11 @@ _GZIP: Final = zlib.MAX_WBITS | 16
 
 
 class CompressedView(NamedTuple):
-    """A record of `springtide.node-views`, compressed by gzip."""
+    """A record of `springtide.node-views`, compressed by gzip, and the context of its trace."""
 
     generation: int
     compressed: bytes
+    context: SpanContext | None = None
 
     def data(self) -> bytes:
         """The record as it was on the topic."""
@@ -45,7 +47,9 @@ class NodeViewStore:
         """The view of a node, or None."""
         return self._views.get(node)
 
-    def put(self, node: str, generation: int, data: bytes) -> bool:
+    def put(
+        self, node: str, generation: int, data: bytes, context: SpanContext | None = None
+    ) -> bool:
         """Take a view; False if a view as new is there, or was before a tombstone."""
         view = self._views.get(node)
         last = self._departed.get(node, -1) if view is None else view.generation
@@ -53,7 +57,7 @@ class NodeViewStore:
             return False
         compressor = zlib.compressobj(_LEVEL, wbits=_GZIP)
         compressed = compressor.compress(data) + compressor.flush()
-        self._views[node] = CompressedView(generation, compressed)
+        self._views[node] = CompressedView(generation, compressed, context)
         self._departed.pop(node, None)
         self._wake((node,))
         return True

@@ -7,12 +7,17 @@ import pytest
 
 from pipeline.agents import view_agent
 from pipeline.agents.view_agent import VIEWS, NodeViews
+from pipeline.agents.window_spans import TracedResults
 from pipeline.clock import ManualClock
-from pipeline.kafka.producer import Keyed
+from pipeline.kafka.producer import HeadersByKey, Keyed
 from pipeline.processors.join.pod_facts import pod_row as row_of_pod
+from pipeline.spans import SpanContext
 from pipeline.topics.codec import decode_json, encode_json
+from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.overcommit_policy import Overcommit
+from pipeline.topics.resource_amounts import Resources
 from tests.metric_values import value_of
 from tests.processors.joined import known_pod
 
@@ -22,9 +27,13 @@ class Written:
 
     def __init__(self) -> None:
         self.records: list[Keyed] = []
+        self.headers: HeadersByKey = {}
 
-    async def append(self, _topic: str, _partition: int, records: list[Keyed]) -> None:
+    async def append(
+        self, _topic: str, _partition: int, records: list[Keyed], headers: HeadersByKey
+    ) -> None:
         self.records += records
+        self.headers = headers
 
     def take(self) -> list[Keyed]:
         taken, self.records = self.records, []
@@ -41,11 +50,16 @@ class Agent:
         shard: Any = SimpleNamespace(
             ownership=SimpleNamespace(owned=True, epoch=3, partition=0),
             join=SimpleNamespace(cluster_state=cluster_state),
-            model=SimpleNamespace(take_published=lambda: (), reports={}),
+            model=SimpleNamespace(take_published=self.take_published, reports={}, traces={}),
         )
+        self.model, self.published = shard.model, set[str]()
         self.cluster_state, self.clock, self.output = cluster_state, ManualClock(0.0), Written()
         output: Any = self.output
         self.views = NodeViews(shard, output, "views", self.clock)
+
+    def take_published(self) -> set[str]:
+        taken, self.published = self.published, set()
+        return taken
 
     async def written(self) -> list[NodeViewRecord]:
         """Write views; return them. A tombstone fails."""
@@ -131,3 +145,27 @@ async def test_a_deleted_node_gets_one_tombstone() -> None:
     assert await agent.values() == [None]
     agent.views.touch("x.nodes", b"n1")
     assert await agent.written() == []
+
+
+async def test_only_a_view_that_a_traced_window_changed_continues_its_trace() -> None:
+    agent = Agent("n1", "n2")
+    await agent.written()
+    context = SpanContext(5, 6)
+    traced = TracedResults(context, context, 0, None, {})
+    agent.model.traces = {"n1": traced, "n2": traced}
+    amounts = Resources(cpu_millicores=1, memory_bytes=1)
+    for name in ("n1", "n2"):
+        resources = NodeResourcesRecord(
+            node=name, as_of="2026-01-01T00:00:00Z", generation=1, offset=0, epoch=1,
+            strategy=Overcommit(), predictor="percentile", batch=amounts,
+        )  # fmt: skip
+        agent.model.reports[name] = SimpleNamespace(resources=encode_json(resources))
+    agent.published = {"n1"}
+    agent.views.touch("x.nodes", b"n2")
+    assert {view.node for view in await agent.written()} == {"n1", "n2"}
+    assert agent.output.headers == {b"n1": context.headers}
+    agent.cluster_state.node_records["n1"] = encode_json(NodeRecord(node="n1", labels={"a": "b"},
+        annotations={"node.koordinator.sh/a": "b"}))  # fmt: skip
+    agent.views.touch("x.nodes", b"n1")
+    assert [view.node for view in await agent.written()] == ["n1"]
+    assert agent.output.headers == {}

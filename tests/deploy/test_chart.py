@@ -277,7 +277,7 @@ def test_roles_with_traces_get_the_collector_and_its_secret_variables(tmp_path: 
         if container.get("envFrom") == [{"secretRef": {"name": "otel"}}]:
             traced.add(role)
             assert settings_of(objects, role, tmp_path).tracing.endpoint == url
-    assert traced == {"worker", "actuator", "planner", "evictor"}
+    assert traced == {"worker", "actuator", "planner", "evictor", "extender", "node-actuator"}
     for pod in pods_of(rendered()).values():
         assert "envFrom" not in pod["containers"][0]
 

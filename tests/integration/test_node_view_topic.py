@@ -10,10 +10,12 @@ from aiokafka.admin import NewTopic
 from actuators.node import view_topic
 from actuators.node.newest_view import NewestView
 from actuators.node.view_topic import follow_topic
+from pipeline import tracing
 from pipeline.clock import SystemClock
 from pipeline.kafka.client import client_options
 from pipeline.local.local_kafka import LocalKafka
 from pipeline.settings import KafkaSettings
+from pipeline.spans import SpanContext
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.registry import NODE_VIEWS
 from tests.actuators.node.views import NODE, view
@@ -48,7 +50,9 @@ async def delete_topic(kafka: KafkaSettings) -> None:
         await admin.delete_topics([NODE_VIEWS.full_name(kafka.topic_prefix)])
 
 
-async def test_the_newest_view_is_found_and_followed(kafka: KafkaSettings) -> None:
+async def test_the_newest_view_is_found_and_followed(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await make_topic(kafka)
     others = [(f"other-{i}", view(i, node=f"other-{i}")) for i in range(300)]
     await send(kafka, NODE_VIEWS, (NODE, view(1)), (NODE, view(2)), *others)
@@ -57,9 +61,14 @@ async def test_the_newest_view_is_found_and_followed(kafka: KafkaSettings) -> No
         bad = [b"", b"garbage", view(9, node="n2"), view(9)[:40], view(1), None]
         await send(kafka, NODE_VIEWS, *((NODE, value) for value in bad), (NODE, view(3)))
         await until(lambda: generation(newest) == 3)
+        assert newest.received is None
+        monkeypatch.setattr(tracing, "_export", object())
+        context = SpanContext(5, 6)
+        await send(kafka, NODE_VIEWS, (NODE, view(4)), headers=context.headers)
+        await until(lambda: newest.received is not None)
         await send(kafka, NODE_VIEWS, (NODE, None))
         await asyncio.sleep(3)
-        assert generation(newest) == 3  # the Node was deleted, its pods run
+        assert generation(newest) == 4  # the Node was deleted, its pods run
 
 
 async def test_a_view_that_does_not_change_is_confirmed_again(

@@ -3,6 +3,7 @@ a replay repeats, and headers that later roles continue."""
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -10,15 +11,25 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.local.local_kafka import LocalKafka
+from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.spans import context_in, trace_of_window
 from pipeline.topics.codec import encode_json
 from pipeline.topics.nodes import NodeRecord
 from pipeline.topics.overcommit_policy import Overcommit
-from pipeline.topics.registry import NODE_STATE, NODES, PREDICTIONS, RESOURCES, SAMPLES, Topic
+from pipeline.topics.registry import (
+    NODE_STATE,
+    NODE_VIEWS,
+    NODES,
+    PREDICTIONS,
+    RESOURCES,
+    SAMPLES,
+    Topic,
+)
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
 from tests.broker import messages, own_topics, send
+from tests.cgroup_tree import cgroup_tree
 from tests.cluster.roles import Role
 from tests.otlp_collector import Collector, attributes, otlp_collector
 from tests.processes import until
@@ -59,6 +70,9 @@ class Node:
         """Whether a record of the topic continues the trace."""
         contexts = [context_in(record.headers) for record in await messages(self.kafka, topic)]
         return trace_id in [each.trace_id.to_bytes(16) for each in contexts if each is not None]
+
+    async def has_view(self) -> bool:
+        return bool(await messages(self.kafka, NODE_VIEWS))
 
 
 @pytest.fixture
@@ -144,3 +158,30 @@ async def test_a_collector_that_hangs_stops_no_worker(
         await until(lambda: node.has_published(NODE_STATE, node.trace_id()), 60, role.text)
         assert role.stop() == 0
         assert "spans are lost: the collector did not take them in time" in role.text()
+
+
+@pytest.mark.cgroups
+async def test_a_trace_goes_on_through_the_extender_to_the_round_of_the_node_actuator(
+    node: Node, collector: Collector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = Settings(kafka=node.kafka)
+    port = free_port()
+    with cgroup_tree("traces") as tree, traced_worker(node, monkeypatch, collector.url) as worker:
+        tree.make("kubepods/besteffort")
+        flags = (
+            f"--extender-url=http://127.0.0.1:{port}", f"--node-name={NODE}",
+            f"--cgroup-parent={tree.name}", "--mode=act", f"--state-file={tmp_path / 'state.json'}",
+            f"--socket-path={tmp_path / 'exporter.sock'}", "--metrics-port=0",
+        )  # fmt: skip
+        with (
+            Role("extender", settings, f"--port={port}", "--host=127.0.0.1"),
+            Role("node-actuator", settings, *flags) as actuator,
+        ):
+            # The first view of a start may be written before any window.
+            await until(lambda: node.has_view(), 120, worker.text)
+            await node.send()
+            trace = node.trace_id()
+            await until(lambda: "hold" in of_trace(collector, trace), 120, actuator.text)
+    spans = of_trace(collector, trace)
+    assert spans["hold"].parent_span_id == spans["predict"].span_id
+    assert attributes(spans["hold"].attributes)["k8s.node.name"] == NODE

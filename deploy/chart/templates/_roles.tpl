@@ -9,7 +9,7 @@ exporter:
   {kind: DaemonSet, values: exporter, sections: [kafka, exporter, log],
    ports: [{name: metrics, number: 9101, section: exporter, key: metrics_port}]}
 node-actuator:
-  {kind: DaemonSet, values: nodeActuator, sections: [kafka, exporter, node_actuator, log],
+  {kind: DaemonSet, values: nodeActuator, sections: [kafka, exporter, node_actuator, tracing, log],
    ports: [{name: metrics, number: 9110, section: node_actuator, key: metrics_port}]}
 worker:
   {kind: StatefulSet, values: worker, sections: [kafka, worker, model, tracing, log],
@@ -30,7 +30,7 @@ evictor:
   {kind: Deployment, values: evictor, sections: [kafka, kubernetes, evictor, tracing, log], api: true,
    ports: [{name: metrics, number: 9107, section: evictor, key: metrics_port}]}
 extender:
-  {kind: Deployment, values: extender, sections: [kafka, extender, log],
+  {kind: Deployment, values: extender, sections: [kafka, extender, tracing, log],
    ports: [{name: http, number: 8888, section: extender, key: port}]}
 notifier:
   {kind: Deployment, values: notifier, sections: [kafka, notifier, log],

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from actuators.node.node_service import GATES, feature_modes, run
 from actuators.node.original_values import OriginalValues
 from actuators.node.runtime_values import RuntimeValues
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS
+from pipeline import tracing
 from pipeline.clock import ManualClock
 from pipeline.errors import SettingsError
 from pipeline.processors.node_qos.cgroup_values import Knob, Place, Value
@@ -25,11 +27,12 @@ from pipeline.processors.node_qos.claims import Claim
 from pipeline.processors.node_qos.features import built_features
 from pipeline.processors.node_qos.node_state import NodeState
 from pipeline.settings import ExporterSettings, KafkaSettings, NodeActuatorSettings, Settings
+from pipeline.spans import Span, SpanContext
 from pipeline.tasks import cancel_tasks
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.resource_amounts import Resources
 from tests.actuators.node.test_node_reading import World, reading_of
-from tests.actuators.node.views import NODE
+from tests.actuators.node.views import NODE, view
 from tests.metric_values import sum_of, value_of
 from tests.processes import until
 
@@ -341,3 +344,49 @@ async def test_without_the_path_of_a_socket_the_error_names_its_setting() -> Non
     with pytest.raises(SettingsError, match=r"^exporter\.socket_path: ") as caught:
         await run(settings, {})
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+async def test_the_round_that_takes_up_a_traced_view_has_a_span(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, is_off: bool
+) -> None:
+    spans: list[Span] = []
+    if not is_off:
+        monkeypatch.setattr(tracing, "_export", SimpleNamespace(put=spans.append))
+    context = SpanContext(5, 6)
+    rounds.world.show()
+    actuator = rounds.start()
+    await actuator.round()
+    assert spans == []
+    rounds.feature.wanted = 60_000
+    assert rounds.world.view.receive(view(9), context.headers)
+    await actuator.round()
+    rounds.feature.wanted = 70_000  # by usage
+    await actuator.round()
+    assert rounds.quota() == "70000"
+    if is_off:
+        assert spans == []
+        return
+    (span,) = spans
+    assert (span.name, span.parent, span.context.trace_id) == ("hold", context, 5)
+    assert span.began <= span.ended
+    assert span.attributes == {
+        "k8s.node.name": NODE, "springtide.actuator": "node-actuator", "springtide.changes": 1,
+        "springtide.features": ["quota done=1"], "springtide.before": [f"{QUOTA}=50000"],
+        "springtide.after": [f"{QUOTA}=60000"],
+    }  # fmt: skip
+    assert span.error == ""
+
+
+async def test_a_span_tells_of_a_value_that_is_not_written(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans: list[Span] = []
+    monkeypatch.setattr(tracing, "_export", SimpleNamespace(put=spans.append))
+    (rounds.world.node.cgroups / BEST_EFFORT / "cpu.max").write_text("garbage")
+    assert rounds.world.view.receive(view(1), SpanContext(5, 6).headers)
+    rounds.world.view.confirm(rounds.world.clock.monotonic())
+    await rounds.start().round()
+    (span,) = spans
+    assert span.attributes["springtide.features"] == ["quota failed=1"]
+    assert span.error

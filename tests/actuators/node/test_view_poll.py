@@ -12,8 +12,10 @@ from aiohttp.test_utils import TestServer
 
 from actuators.node.newest_view import NewestView
 from actuators.node.view_poll import ViewServer, follow_server
+from pipeline import tracing
 from pipeline.clock import ManualClock, SystemClock
 from pipeline.extender.node_view_poll import NodeViewHandler
+from pipeline.spans import SpanContext
 from pipeline.table import FeedState
 from pipeline.table.compressed_views import NodeViewStore
 from pipeline.tasks import cancel_tasks
@@ -95,6 +97,20 @@ async def test_the_view_of_a_real_extender_is_followed() -> None:
         age = newest.age_seconds()
         assert age is not None
         assert age < 20
+
+
+async def test_a_polled_view_has_the_trace_of_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_export", object())
+    views, context = NodeViewStore(), SpanContext(5, 6)
+    views.put(NODE, 3, view(3), context)
+    app = extender(node_views=NodeViewHandler(views, FeedState(caught_up=True))).app()
+    async with following(app) as newest:
+        await until(lambda: generation(newest) == 3)
+        assert newest.received is not None
+        assert newest.received.context == context
+        views.put(NODE, 4, view(4))
+        await until(lambda: generation(newest) == 4)
+        assert newest.received is None
 
 
 async def test_a_node_without_a_view_and_a_late_extender_are_waited_for() -> None:

@@ -12,6 +12,7 @@ import gc
 import logging
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 from node_exporter import exporter_metrics, node_policy
@@ -229,7 +230,7 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         publisher = Publisher(WindowBuffer(exporter.buffer_bytes), settings.kafka, node, clock)
         if (live := await start_live_server(exporter, node)) is not None:
             stack.push_async_callback(live.stop)
-        readiness = Readiness(lambda: publisher.trouble)
+        readiness = Readiness(partial(_trouble, sampler, publisher))
         page = serve_metrics("exporter", exporter.metrics_host, exporter.metrics_port, readiness)
         if page is not None:
             stack.callback(page.stop)
@@ -244,6 +245,13 @@ async def run(settings: Settings, environ: Mapping[str, str], clock: Clock | Non
         gc.freeze()  # what the start has made lives on, and need not be looked at again and again
         follow = node_policy.follow(settings.kafka, node, clock, maker.apply_policy)
         await _run_until_stopped(maker, clock, publisher, live, follow)
+
+
+def _trouble(sampler: Sampler, publisher: Publisher) -> str:
+    """Why the exporter is not ready: it cannot read the node, or Kafka has taken no window yet.
+    Empty if it is ready."""
+    failure = sampler.failure
+    return publisher.trouble if failure is None else failure.message
 
 
 async def _run_until_stopped(

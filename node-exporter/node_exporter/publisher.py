@@ -28,8 +28,9 @@ log = get_logger(__name__)
 
 
 class Publisher:
-    """Sends the windows of a buffer until cancelled; `published` counts those that Kafka has, and
-    `trouble` says why it takes none now, empty if it does."""
+    """Sends the windows of a buffer until cancelled; `published` counts those that Kafka has.
+    `trouble` says why it has taken none yet; it stays empty in later outages, for which windows
+    wait in the buffer (docs/adr/0006-exporter-readiness.md)."""
 
     def __init__(
         self, buffer: WindowBuffer, settings: KafkaSettings, node: str, clock: Clock
@@ -102,17 +103,18 @@ class Publisher:
             )
         else:
             self.published += 1
+            self.trouble = ""
             exporter_metrics.WINDOWS.inc()
         finally:
             sending.cancel()
         self.buffer.remove_first()
-        self.trouble = ""
         if self._warned_at is not None:
             log.info("kafka accepts windows again", waiting=len(self.buffer))
             self._warned_at = None
 
     def _warn(self, error: KafkaError) -> None:
-        self.trouble = error.message
+        if not self.published:
+            self.trouble = error.message
         now = self._clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _WARN_INTERVAL_SECONDS:
             self._warned_at = now

@@ -111,6 +111,16 @@ CASES: Final[Mapping[str, Case]] = {
             'springtide_exporter_window_seconds{instance="b"}': _constant(30),
         },
     ),
+    "SpringtideExportersWaiting": Case(
+        {
+            'springtide_exporter_buffer_windows{instance="a"}': f"0+2x{MINUTES}",
+            'springtide_exporter_buffer_windows{instance="b"}': f"0+2x{MINUTES}",
+        },
+        {
+            'springtide_exporter_buffer_windows{instance="a"}': _constant(1),
+            'springtide_exporter_buffer_windows{instance="b"}': f"0x{MINUTES - 5} 9x2 0x2",
+        },
+    ),
     "SpringtideNodesStale": Case(
         {
             "springtide_table_stale_nodes": _constant(3),

@@ -70,16 +70,24 @@ class Exporter:
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
 
-    def page(self) -> dict[str, float]:
-        """Return the metrics page."""
+    def answer(self, path: str) -> str:
+        """An answer of the page of metrics, with its head."""
         (started,) = self.events("exporter started")
         with socket.create_connection(("127.0.0.1", started["metrics_port"])) as connection:
-            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+    def page(self) -> dict[str, float]:
+        """Return the metrics page."""
         lines = (
-            line.rpartition(" ") for line in text.splitlines() if line.startswith("springtide")
+            line.rpartition(" ")
+            for line in self.answer("/metrics").splitlines()
+            if line.startswith("springtide")
         )
         return {name: float(value) for name, _, value in lines}
+
+    def is_ready(self) -> bool:
+        return "200 OK" in self.answer("/readyz").splitlines()[0]
 
     def stop(self) -> int:
         """Send SIGTERM and wait; return the exit code."""
@@ -273,6 +281,8 @@ async def test_a_broker_outage_loses_no_window(
         try:
             waiting = "springtide_exporter_buffer_windows"
             await until(lambda: exporter.page()[waiting] >= 18, 120)
+            assert exporter.events("windows are waiting for kafka")
+            assert exporter.is_ready()  # else an update would end it, with these windows
         finally:
             await asyncio.to_thread(broker.start)
         samples = await exporter.complete(at_least=20)
@@ -293,10 +303,12 @@ async def test_it_starts_without_a_broker_and_without_its_topic(
     try:
         with running(kafka, tree, tmp_path, "--request-timeout-seconds=2") as exporter:
             assert eventually(lambda: exporter.events("windows are waiting for kafka"))
+            assert not exporter.is_ready()
             await asyncio.to_thread(broker.start)
             await asyncio.sleep(4)
             await apply_topics(kafka)
             samples = await exporter.complete(at_least=8)
+            assert exporter.is_ready()
             assert sequences(samples) == list(range(len(samples)))
             assert exporter.stop() == 0
     finally:

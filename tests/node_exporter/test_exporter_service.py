@@ -237,3 +237,19 @@ async def test_the_last_log_event_counts_published_windows(monkeypatch: pytest.M
     await exporter_service._flush(publisher, publishing)
     await cancel_tasks(publishing)
     assert events == [("exporter stopped", {"published": 0})]
+
+
+async def test_an_exporter_that_cannot_read_its_node_is_not_ready(tmp_path: Path) -> None:
+    harness = MakerHarness(tmp_path)
+    sampler = harness.maker.sampler
+    publisher = Publisher(WindowBuffer(100), KafkaSettings(), "n", SystemClock())
+    await harness.tick(1)
+    assert exporter_service._trouble(sampler, publisher) == "connecting to Kafka"
+    publisher.trouble = ""
+    assert exporter_service._trouble(sampler, publisher) == ""
+    (harness.node.proc / "stat").write_text("garbage")
+    await harness.tick(2)
+    assert "stat" in exporter_service._trouble(sampler, publisher)
+    harness.node.node(100)
+    await harness.tick(3)
+    assert exporter_service._trouble(sampler, publisher) == ""

@@ -318,8 +318,9 @@ class SampleSourceError(SpringtideError):
         self.may_pass = may_pass
 
 
-class TooManySamplesError(SampleSourceError):
-    """Prometheus refuses a query that would load more samples than its limit."""
+class QueryTooLargeError(SampleSourceError):
+    """Prometheus refuses a query that would load more samples than its limit, or is too slow for
+    it: a shorter one may succeed."""
 
 
 class InvalidPolicyError(SpringtideError, ValueError):

@@ -35,7 +35,8 @@ from pipeline.processors.report.watched_usage import MOST_SECONDS, watched_usage
 from pipeline.settings import Settings
 from pipeline.sources.logged_traces import Span
 from pipeline.sources.metrics_server_watch import watch_cluster
-from pipeline.sources.prometheus_history import PrometheusAccess, open_history
+from pipeline.sources.prometheus_access import PrometheusAccess
+from pipeline.sources.prometheus_history import open_history
 from pipeline.times import format_time
 
 _VERSION: Final = 1
@@ -222,8 +223,11 @@ def _prometheus_usage(
             hint="give an hour to 14 days",
         )
 
+    def tell(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
     async def read() -> ClusterUsage:
-        async with open_history(access, clock) as session:
+        async with open_history(access, clock, tell) as session:
             history = await session.read(
                 end, hours, matchers, progress_report(f"reading {access.url}")
             )

@@ -1,57 +1,64 @@
 """Read the history of a cluster from a Prometheus, for a report.
 
-Queries of pods are cut in time, so that none computes more than `MOST_INNER_SAMPLES` on the server;
-a part that the server still refuses as too large is halved. At most `CONCURRENT_QUERIES` run at a
-time, and each is repeated a few times.
+Queries of pods are cut in time, so that none reads more than `MOST_READ_SAMPLES` on the server and
+computes more than `MOST_INNER_SAMPLES`; a part that the server still refuses as too large, or is
+too slow for, is halved. At most `CONCURRENT_QUERIES` run at a time. A query that fails otherwise is
+repeated a few times.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from pipeline.bearer_tokens import authorization, is_loopback
 from pipeline.clock import Clock
 from pipeline.errors import (
     InvalidRecordError,
+    QueryTooLargeError,
     SampleSourceError,
-    TooManySamplesError,
-    UsageError,
 )
-from pipeline.input_files import read_file
-from pipeline.processors.backtest.prometheus_ranges import read_columns, read_vector
+from pipeline.processors.backtest.prometheus_ranges import read_columns, read_labels, read_vector
 from pipeline.processors.imported_usage.prometheus_answers import error_text
 from pipeline.processors.report.cluster_usage import HOUR_SECONDS
-from pipeline.processors.report.prometheus_history import (
+from pipeline.processors.report.history_answers import (
     History,
     HourSamples,
+    Labels,
+    PartMeans,
     Vector,
     hour_samples,
+    place_of,
 )
 from pipeline.processors.report.prometheus_queries import (
+    ENDED_REQUESTS,
     INSTANT,
+    MEANS,
     NODE_RANGES,
     POD_RANGES,
     SCRAPES,
+    SERIES,
     Span,
     filled,
+    pod_matchers,
     rate_seconds,
 )
 from pipeline.sources.limits import (
     CONCURRENT_QUERIES,
     HISTORY_QUERY_SECONDS,
     MOST_INNER_SAMPLES,
+    MOST_MATCHER_CHARACTERS,
     MOST_QUERY_HOURS,
+    MOST_READ_SAMPLES,
 )
+from pipeline.sources.prometheus_access import PrometheusAccess, access_headers
 from pipeline.sources.prometheus_requests import TRANSIENT, get, retried
+from pipeline.times import format_time
 from pipeline.tls import https_context
 
 _T = TypeVar("_T")
@@ -59,9 +66,11 @@ Report = Callable[[float], None]
 
 _TOO_MANY: Final = "too many samples"
 _TOO_LARGE: Final = 422
-_TIMED_OUT: Final = "timeout:"
-_UNAVAILABLE: Final = 503
-_SLOW: Final = "shorten the history with --since, or ask when the server has less to do"
+_TIME_OUTS: Final = ("timeout:", "context deadline exceeded")
+_SLOW: Final = (
+    "give the server more CPU, raise its --query.timeout, select one of several clusters by "
+    "--match, or shorten the history with --since"
+)
 _MOST_WARNINGS: Final = 5
 _HINTS: Final = {
     401: "give --token-file or --basic-auth-file",
@@ -71,34 +80,32 @@ _HINTS: Final = {
 _MISSING: Final = {
     "allocatable": "kube_node_status_allocatable: scrape kube-state-metrics",
     "running": "running pods (kube_pod_info, kube_pod_status_phase): scrape kube-state-metrics",
-    "cpu_mean": "container_cpu_usage_seconds_total with labels container and pod: scrape the "
+    "cpu": "container_cpu_usage_seconds_total with labels container and pod: scrape the "
     "kubelet's /metrics/cadvisor",
 }
-
-
-class PrometheusAccess(NamedTuple):
-    """Where a Prometheus is, and the files with credentials. `basic_auth_file` has one line,
-    `user:password`."""
-
-    url: str
-    token_file: Path | None = None
-    basic_auth_file: Path | None = None
-    ca_file: Path | None = None
 
 
 class HistorySession:
     """A session for the queries of one report; created by `open_history`."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, access: PrometheusAccess, clock: Clock
+        self,
+        session: aiohttp.ClientSession,
+        access: PrometheusAccess,
+        clock: Clock,
+        tell: Callable[[str], None],
     ) -> None:
         self._session = session
         self._access = access
         # Compression costs the server more than all it computes.
-        self._headers = {**_headers(access), "Accept-Encoding": "identity"}
+        self._headers = {**access_headers(access), "Accept-Encoding": "identity"}
         self._clock = clock
         self._concurrency = asyncio.Semaphore(CONCURRENT_QUERIES)
         self._warnings: set[str] = set()
+        self._tell = tell
+        self._most_hours = MOST_QUERY_HOURS
+        # A part that waits for others learns from them how long it may be.
+        self._running_parts = asyncio.Semaphore(CONCURRENT_QUERIES)
 
     async def read(
         self, end_seconds: int, hours: int, matchers: Sequence[str], report: Report
@@ -109,46 +116,50 @@ class HistorySession:
         Raises `SampleSourceError` if a query fails or needed series are missing, `UsageError` for
         an invalid matcher.
         """
-        scrapes = await self._vector(
-            filled(SCRAPES, Span(hours, matchers=tuple(matchers))), end_seconds
-        )
-        span = Span(hours, rate_seconds(scrapes[0][1]) if scrapes else 3600, tuple(matchers))
-        progress = _Progress(report, len(INSTANT) + 2 * hours)
-        running = await self._vector(filled(INSTANT["running"], span), end_seconds)
+        span = Span(end_seconds, hours, matchers=tuple(matchers))
+        scrapes = await self._vector(SCRAPES, span)
+        by_hour = scrapes[0][1] if scrapes else 0.0
+        span = span._replace(rate_seconds=rate_seconds(by_hour))
+        running = await self._vector(INSTANT["running"], span)
         self._require("running", running)
         names = [name for name in INSTANT if name != "running"]
-        parts = self._parts(len(running), span)
+        parts = _parts(len(running), by_hour, span)
+        progress = _Progress(report, len(names) + len(SERIES) + 1 + 4 * hours)
         async with _first_error(), asyncio.TaskGroup() as group:
-            instants = {
-                name: group.create_task(
-                    progress.counted(self._vector(filled(INSTANT[name], span), end_seconds), 1)
-                )
-                for name in names
+
+            def start(work: Coroutine[Any, Any, _T], size: int = 1) -> asyncio.Task[_T]:
+                return group.create_task(progress.counted(work, size))
+
+            def start_parts(
+                texts: Mapping[str, str], ask: Callable[[str, Span], Coroutine[Any, Any, _T]]
+            ) -> dict[str, list[asyncio.Task[list[_T]]]]:
+                return {
+                    name: [start(self._halved(text, part, ask), part.hours) for part in parts]
+                    for name, text in texts.items()
+                }
+
+            labels = {name: start(self._labels(name, span)) for name in SERIES}
+            instants = {name: start(self._vector(INSTANT[name], span)) for name in names}
+            ended = start(self._ended_requests(labels["pods"], instants["present"], span))
+            nodes = {
+                name: [start(self._halved(text, span, partial(self._range, span)), 0)]
+                for name, text in NODE_RANGES.items()
             }
-            ranges = {
-                name: [
-                    group.create_task(
-                        progress.counted(
-                            self._range(filled(text, span), end_seconds, hours, first, last),
-                            (last - first) if name in POD_RANGES else 0,
-                        )
-                    )
-                    for first, last in (parts if name in POD_RANGES else [(0, hours)])
-                ]
-                for name, text in {**NODE_RANGES, **POD_RANGES}.items()
-            }
+            ranges = nodes | start_parts(POD_RANGES, partial(self._range, span))
+            means = start_parts(MEANS, partial(self._mean, span))
         vectors = {name: task.result() for name, task in instants.items()} | {"running": running}
-        for name in _MISSING:
-            self._require(name, vectors[name])
+        vectors |= {name: [(own, 1.0) for own in task.result()] for name, task in labels.items()}
+        vectors["requests"] = [*vectors["requests"], *ended.result()]
+        all_means = {name: _joined(tasks) for name, tasks in means.items()}
+        self._require("allocatable", vectors["allocatable"])
+        self._require("cpu", [sample for part in all_means["cpu"] for sample in part.vector])
         return History(
             end_seconds,
             hours,
             span.rate_seconds,
             vectors,
-            {
-                name: [part for task in tasks for part in task.result()]
-                for name, tasks in ranges.items()
-            },
+            {name: _joined(tasks) for name, tasks in ranges.items()},
+            all_means,
             [f"{warning:.200}" for warning in sorted(self._warnings)[:_MOST_WARNINGS]],
         )
 
@@ -160,42 +171,79 @@ class HistorySession:
                 "selects series of nodes, too",
             )
 
-    @staticmethod
-    def _parts(pods: int, span: Span) -> list[tuple[int, int]]:
-        """The hours (first, end) of each query of pods."""
-        by_hour = max(pods, 1) * HOUR_SECONDS // span.rate_seconds
-        length = min(max(MOST_INNER_SAMPLES // by_hour, 1), MOST_QUERY_HOURS)
-        return [(first, min(first + length, span.hours)) for first in range(0, span.hours, length)]
-
-    async def _vector(self, query: str, end_seconds: int) -> Vector:
+    async def _vector(self, text: str, span: Span) -> Vector:
         def read(body: bytes) -> Vector:
             return read_vector(body, self._warnings)
 
-        return await self._answer("query", {"query": query, "time": str(end_seconds)}, read)
+        params = {"query": filled(text, span), "time": str(span.end_seconds)}
+        return await self._answer("query", params, read)
 
-    async def _range(
-        self, query: str, end_seconds: int, hours: int, first: int, last: int
-    ) -> list[HourSamples]:
-        """The values of the hours from `first` to before `last`."""
+    async def _labels(self, name: str, span: Span) -> Sequence[Labels]:
+        """The labels of the series of this name in the whole history."""
+        selector, names = SERIES[name]
+        params = {
+            "match[]": filled(selector, span),
+            "start": str(span.end_seconds - span.hours * HOUR_SECONDS),
+            "end": str(span.end_seconds),
+        }
+        return await self._answer(
+            "series", params, lambda body: read_labels(body, names, self._warnings)
+        )
 
+    async def _ended_requests(
+        self, pods: asyncio.Task[Sequence[Labels]], present: asyncio.Task[Vector], span: Span
+    ) -> Vector:
+        """The last requests of the pods that are not present at the end."""
+        ended = {place_of(labels) for labels in await pods}
+        ended -= {place_of(labels) for labels, _ in await present}
+        names = sorted({name for _, name, _ in ended})
+        vectors = await asyncio.gather(
+            *(
+                self._vector(ENDED_REQUESTS, span._replace(matchers=(*span.matchers, matcher)))
+                for matcher in pod_matchers(names, MOST_MATCHER_CHARACTERS)
+            )
+        )
+        # A pod of this name may be present elsewhere.
+        return [sample for vector in vectors for sample in vector if place_of(sample[0]) in ended]
+
+    async def _mean(self, whole: Span, text: str, part: Span) -> PartMeans:
+        end = whole.hours - (whole.end_seconds - part.end_seconds) // HOUR_SECONDS
+        return PartMeans(end - part.hours, end, await self._vector(text, part))
+
+    async def _range(self, whole: Span, text: str, part: Span) -> HourSamples:
         def read(body: bytes) -> HourSamples:
-            return hour_samples(read_columns(body, self._warnings), end_seconds, hours)
+            columns = read_columns(body, self._warnings)
+            return hour_samples(columns, whole.end_seconds, whole.hours)
 
         params = {
-            "query": query,
-            "start": str(end_seconds - (hours - 1 - first) * HOUR_SECONDS),
-            "end": str(end_seconds - (hours - last) * HOUR_SECONDS),
+            "query": filled(text, part),
+            "start": str(part.end_seconds - (part.hours - 1) * HOUR_SECONDS),
+            "end": str(part.end_seconds),
             "step": str(HOUR_SECONDS),
         }
+        return await self._answer("query_range", params, read)
+
+    async def _halved(
+        self, text: str, part: Span, ask: Callable[[str, Span], Awaitable[_T]]
+    ) -> list[_T]:
+        """The answers for the hours of `part`: several, if these are too many for the server. An
+        error names the hours."""
         try:
-            return [await self._answer("query_range", params, read)]
-        except TooManySamplesError:
-            if last - first == 1:
-                raise
-        middle = (first + last) // 2
+            async with self._running_parts:
+                if part.hours <= self._most_hours:
+                    return [await ask(text, part)]
+        except QueryTooLargeError as error:
+            if part.hours == 1:
+                raise _of_part(error, part) from error
+            if self._most_hours == MOST_QUERY_HOURS:
+                self._tell(f"{error.message}: asking for fewer hours at a time")
+            self._most_hours = min(self._most_hours, part.hours // 2)
+        except SampleSourceError as error:
+            raise _of_part(error, part) from error
         return [
-            *await self._range(query, end_seconds, hours, first, middle),
-            *await self._range(query, end_seconds, hours, middle, last),
+            answer
+            for half in part.parts((part.hours + 1) // 2)
+            for answer in await self._halved(text, half, ask)
         ]
 
     async def _answer(self, path: str, params: dict[str, str], read: Callable[[bytes], _T]) -> _T:
@@ -220,30 +268,49 @@ class HistorySession:
                 self._session, f"{url}/api/v1/{path}", params, self._headers, timeout
             )
         except SampleSourceError as error:
-            is_slow = isinstance(error.__cause__, TimeoutError)
+            if isinstance(error.__cause__, TimeoutError):
+                raise QueryTooLargeError(f"{url}: {error.message}", hint=_SLOW) from error
             raise SampleSourceError(
                 f"{url}: {error.message}",
-                may_pass=error.may_pass and not is_slow,
-                hint=_SLOW
-                if is_slow
-                else "check the URL and --ca-file, and whether Prometheus answers there",
+                may_pass=error.may_pass,
+                hint="check the URL and --ca-file, and whether Prometheus answers there",
             ) from error
         if answer.status == 200:
             return answer.body
         text = error_text(answer.body)
         if answer.status == _TOO_LARGE and _TOO_MANY in text:
-            raise TooManySamplesError(
-                f"{url}: an hour of all pods has too many samples: {text}",
+            raise QueryTooLargeError(
+                f"{url}: {text}",
                 hint="raise --query.max-samples of Prometheus, or select one of several clusters "
                 "by --match",
             )
-        is_slow = answer.status == _UNAVAILABLE and text.startswith(_TIMED_OUT)
+        if any(time_out in text for time_out in _TIME_OUTS):
+            raise QueryTooLargeError(f"{url}: {answer.status} {text}", hint=_SLOW)
         hint = _HINTS.get(answer.status, "the answer is of this URL: check it with curl")
         raise SampleSourceError(
-            f"{url}: {answer.status} {text}",
-            may_pass=answer.status in TRANSIENT and not is_slow,
-            hint=_SLOW if is_slow else hint,
+            f"{url}: {answer.status} {text}", may_pass=answer.status in TRANSIENT, hint=hint
         )
+
+
+def _parts(pods: int, scrapes_per_hour: float, span: Span) -> list[Span]:
+    """The hours of each query of pods."""
+    by_hour = max(pods, 1) * HOUR_SECONDS / span.rate_seconds
+    read_by_hour = max(pods, 1) * max(scrapes_per_hour, 1.0)
+    most = min(MOST_INNER_SAMPLES / by_hour, MOST_READ_SAMPLES / read_by_hour, MOST_QUERY_HOURS)
+    return span.parts(max(int(most), 1))
+
+
+def _joined(tasks: Sequence[asyncio.Task[list[_T]]]) -> list[_T]:
+    return [part for task in tasks for part in task.result()]
+
+
+def _of_part(error: SampleSourceError, part: Span) -> SampleSourceError:
+    """The error with the hours of the query."""
+    begin = format_time(part.end_seconds - part.hours * HOUR_SECONDS)
+    until = format_time(part.end_seconds)
+    return SampleSourceError(
+        f"{error.message} (usage of pods from {begin} to {until})", hint=error.hint
+    )
 
 
 class _Progress:
@@ -259,31 +326,6 @@ class _Progress:
         return result
 
 
-def _headers(access: PrometheusAccess) -> dict[str, str]:
-    """The header with credentials. Raises `UsageError` for a file that is not readable or has none,
-    and for credentials that would travel without encryption."""
-    parts = urlsplit(access.url)
-    has_credentials = access.token_file is not None or access.basic_auth_file is not None
-    if has_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise UsageError(
-            f"the credentials for {access.url} would be readable on the network",
-            hint="use https, or `kubectl port-forward` and http://localhost",
-        )
-    if access.basic_auth_file is None:
-        try:
-            return authorization(access.token_file)
-        except ValueError as error:
-            raise UsageError(
-                f"{access.token_file}: {error}", hint="a file with a bearer token"
-            ) from error
-    text = read_file(access.basic_auth_file, 4096).decode(errors="replace").strip()
-    if ":" not in text or "\n" in text:
-        raise UsageError(
-            f"{access.basic_auth_file} has no credentials", hint="one line, user:password"
-        )
-    return {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
-
-
 @asynccontextmanager
 async def _first_error() -> AsyncIterator[None]:
     """Raise the first error of a task group, whose other tasks it cancels."""
@@ -294,10 +336,13 @@ async def _first_error() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def open_history(access: PrometheusAccess, clock: Clock) -> AsyncIterator[HistorySession]:
-    """Open a session without sending a request. Raises `SettingsError` for an invalid CA file,
+async def open_history(
+    access: PrometheusAccess, clock: Clock, tell: Callable[[str], None]
+) -> AsyncIterator[HistorySession]:
+    """Open a session without sending a request; `tell` gets what a user should know while it reads.
+    Raises `SettingsError` for an invalid CA file,
     `UsageError` for invalid credentials."""
     context: ssl.SSLContext = https_context("--ca-file", access.ca_file)
     connector = aiohttp.TCPConnector(ssl=context)
     async with aiohttp.ClientSession(connector=connector) as session:
-        yield HistorySession(session, access, clock)
+        yield HistorySession(session, access, clock, tell)

@@ -7,12 +7,14 @@ import json
 import math
 import re
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -42,6 +44,7 @@ pytestmark = pytest.mark.xdist_group("prometheus")
 
 PROJECT = Path(__file__).parents[2]
 _LIMIT = "--query.max-samples=6000"
+_FEWER = "asking for fewer hours at a time"
 Row = dict[str, Any]
 
 
@@ -271,10 +274,17 @@ def _proxy(prometheus: LocalPrometheus, token: str) -> AbstractContextManager[st
         elif path == request.path:
             _answer(request, 404, b"nothing here")
         else:
-            with urllib.request.urlopen(prometheus.url + path, timeout=60) as forwarded:
-                _answer(request, forwarded.status, forwarded.read())
+            _forward(request, prometheus.url + path)
 
     return _server(answer)
+
+
+def _forward(request: BaseHTTPRequestHandler, url: str) -> None:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as forwarded:
+            _answer(request, forwarded.status, forwarded.read())
+    except urllib.error.HTTPError as error:
+        _answer(request, error.code, error.read())
 
 
 def _answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
@@ -321,13 +331,83 @@ def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
     with _server(times_out) as url:
         result = report(url)
     assert (result.exit_code, len(requests)) == (1, 1)
-    assert "503 timeout: query timed out in execution\n  fix: shorten the history" in result.stderr
+    assert (
+        "503 timeout: query timed out in execution\n  fix: give the server more CPU"
+        in result.stderr
+    )
     monkeypatch.setattr(prometheus_history, "HISTORY_QUERY_SECONDS", 1.0)
     with _server(never_answers) as url:
         result = report(url)
         is_over.set()
     assert (result.exit_code, len(requests)) == (1, 2)
-    assert "no answer within 1 s\n  fix: shorten the history" in result.stderr
+    assert "no answer within 1 s\n  fix: give the server more CPU" in result.stderr
+
+
+_TIME_OUT = (
+    b'{"status":"error","errorType":"execution",'
+    b'"error":"expanding series: context deadline exceeded"}'
+)
+
+
+def _hours_of(request: BaseHTTPRequestHandler) -> int:
+    """The hours of usage of pods that a request asks for; 0 for another one."""
+    own = {name: values[0] for name, values in parse_qs(urlsplit(request.path).query).items()}
+    if "start" in own and "container_" in own.get("query", ""):
+        return (int(own["end"]) - int(own["start"])) // 3600 + 1
+    minutes = re.search(r"\[(\d+)m:1h\]", own.get("query", ""))
+    return (int(minutes[1]) + 1) // 60 if minutes else 0
+
+
+def test_a_proxy_that_times_out_over_long_queries_gets_shorter_ones(
+    recorded: Recorded, rows: dict[tuple[str, str, str], Row]
+) -> None:
+    refused, answered = [], []
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        if (hours := _hours_of(request)) > 30:
+            refused.append(hours)
+            _answer(request, 422, _TIME_OUT)
+        else:
+            answered.append(hours)
+            _forward(request, recorded.prometheus.url + request.path)
+
+    with _server(answer) as url:
+        result = report(url, "-o", "json")
+    assert result.exit_code == 0, result.output
+    # Four queries run at a time.
+    assert 1 <= len(refused) <= 8
+    assert sum(answered) >= 4 * HOURS
+    expected = f"422 execution: expanding series: context deadline exceeded: {_FEWER}"
+    assert result.stderr.splitlines()[0] == f"note: {url}: {expected}"
+    for item in json.loads(result.stdout)["items"]:
+        row = rows[item["level"], item["name"], item["resource"]]
+        assert item["usage_mean"] == pytest.approx(row["usage_mean"], rel=1e-9)
+        assert item["risks"] == row["risks"]
+        assert item["pod_request_target"] == row["pod_request_target"]
+
+
+def test_a_proxy_that_times_out_over_a_single_hour_ends_the_report(recorded: Recorded) -> None:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        if _hours_of(request):
+            _answer(request, 422, _TIME_OUT)
+        else:
+            _forward(request, recorded.prometheus.url + request.path)
+
+    with _server(answer) as url:
+        result = report(url)
+    assert result.exit_code == 1
+    assert re.search(
+        r"context deadline exceeded \(usage of pods from \S+Z to \S+Z\)\n  fix: give the server "
+        r"more CPU, raise its --query.timeout, .* --match, or shorten the history with --since\n",
+        result.stderr,
+    )
+
+
+def test_a_prometheus_that_times_out_over_every_query_is_an_error() -> None:
+    with local_prometheus([], flags=["--query.timeout=0s"]) as prometheus:
+        result = report(prometheus.url)
+    assert result.exit_code == 1
+    assert re.search(r"(timed out|deadline exceeded).*\n  fix: give the server", result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Read what Prometheus answers as JSON: series over time of `/api/v1/query_range`, and one sample
-of each series of `/api/v1/query`."""
+"""Read what Prometheus answers as JSON: series over time of `/api/v1/query_range`, one sample of
+each series of `/api/v1/query`, and labels of `/api/v1/series`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Data(msgspec.Struct, rename="camel"):
 
 class _Answer(msgspec.Struct, rename="camel"):
     status: str
-    data: _Data | None = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
     error_type: str = ""
     error: str = ""
     warnings: list[str] = []
@@ -61,6 +61,8 @@ class _Sample(msgspec.Struct):
 
 
 _answers: Final = msgspec.json.Decoder(_Answer)
+_data: Final = msgspec.json.Decoder(_Data)
+_labels: Final = msgspec.json.Decoder(list[dict[str, str]])
 _parts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _series: Final = msgspec.json.Decoder(list[_Series])
 _samples: Final = msgspec.json.Decoder(list[_Sample])
@@ -106,6 +108,17 @@ def read_vector(
         return [(sample.metric, float(sample.value[1])) for sample in samples]
 
 
+def read_labels(
+    body: bytes, names: Sequence[str], warnings: set[str] | None = None
+) -> list[dict[str, str]]:
+    """The labels `names` of the series in an answer, each combination once; "" is a label that is
+    missing. `warnings` gets those of the server. Raises as `read_columns`."""
+    with _translated_errors():
+        series = _labels.decode(_checked(body, warnings))
+    different = dict.fromkeys(tuple([own.get(name, "") for name in names]) for own in series)
+    return [dict(zip(names, values, strict=True)) for values in different]
+
+
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     try:
@@ -118,21 +131,27 @@ def _translated_errors() -> Iterator[None]:
         )
 
 
-def _result(body: bytes, kind: str, warnings: set[str] | None) -> msgspec.Raw:
+def _checked(body: bytes, warnings: set[str] | None) -> msgspec.Raw:
+    """The data of an answer that is no error."""
     answer = _answers.decode(body)
-    if answer.status != "success" or answer.data is None:
+    if answer.status != "success":
         raise InvalidRecordError(
             f"Prometheus answered with an error: "
             f"{answer.error_type or answer.status:.40}: {answer.error:.200}",
             hint="repeat the query; shorten its range if it has too many points or samples",
         )
-    if answer.data.result_type != kind:
-        raise InvalidRecordError(
-            f"the answer is a {answer.data.result_type:.40}, not a {kind}", hint=_HINT
-        )
     if warnings is not None:
         warnings.update(answer.warnings)
-    return answer.data.result
+    return answer.data
+
+
+def _result(body: bytes, kind: str, warnings: set[str] | None) -> msgspec.Raw:
+    data = _data.decode(_checked(body, warnings))
+    if data.result_type != kind:
+        raise InvalidRecordError(
+            f"the answer is a {data.result_type:.40}, not a {kind}", hint=_HINT
+        )
+    return data.result
 
 
 def _joined(parts: Sequence[msgspec.Raw]) -> bytes:

@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.backtest.prometheus_ranges import RangeColumns
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.report.cluster_usage import (
-    HOUR_SECONDS,
     ClusterUsage,
     check_size,
     default_classes,
+)
+from pipeline.processors.report.history_answers import (
+    History,
+    HourSamples,
+    Labels,
+    PartMeans,
+    PodPlace,
+    Vector,
+    place_of,
+    without_impossible,
 )
 from pipeline.processors.report.prometheus_queries import RATE_SECONDS
 from pipeline.topics.workloads import Workload
@@ -32,53 +39,9 @@ POOL_LABELS: Final = (
 """Labels of nodes whose value is the pool; the first that a node has decides."""
 
 _TO_MILLICORES: Final = (1000.0, 1.0)
-_MOST: Final = {"cpu": 2.0**20, "memory": 2.0**50}
-"""Cores and bytes of a pod or node. More is an error of the source: a counter that jumps."""
 _SCHEDULED: Final = re.compile(r"(.+)-(\d{8})")
 _NO_OWNERS: Final = ("", "<none>")
 _OTHER: Final = re.compile(r"[^a-zA-Z0-9_]")
-
-Labels = Mapping[str, str]
-Vector = Sequence[tuple[Labels, float]]
-PodPlace = tuple[str, str, str]
-"""Namespace, name and node of a pod."""
-
-
-class HourSamples(NamedTuple):
-    """Values of series by hour in small arrays, (m,): `owner` indexes `labels`."""
-
-    labels: Sequence[Labels]
-    owner: npt.NDArray[np.int32]
-    hour: npt.NDArray[np.int16]
-    values: FloatArray
-
-
-class History(NamedTuple):
-    """All answers: `vectors` and `ranges` by the name of the query, for hours that end at
-    `end_seconds`. `warnings` are those of the server, such as one of a part that did not answer."""
-
-    end_seconds: int
-    hours: int
-    rate_seconds: int
-    vectors: Mapping[str, Vector]
-    ranges: Mapping[str, Sequence[HourSamples]]
-    warnings: Sequence[str] = ()
-
-
-def hour_samples(columns: RangeColumns, end_seconds: int, hours: int) -> HourSamples:
-    """Place the values of an answer in the hours that they end. Raises `InvalidRecordError` for
-    values at other times."""
-    hour, rest = np.divmod(columns.seconds - end_seconds, HOUR_SECONDS)
-    hour += hours - 1
-    if rest.any() or (hour < 0).any() or (hour >= hours).any():
-        raise InvalidRecordError(
-            "Prometheus answered with values at times that were not asked for",
-            hint="a proxy between us and Prometheus may change queries: ask Prometheus itself",
-        )
-    owner = np.arange(len(columns.labels)).repeat(columns.counts)
-    return HourSamples(
-        columns.labels, owner.astype(np.int32), hour.astype(np.int16), columns.values
-    )
 
 
 def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) -> ClusterUsage:
@@ -89,15 +52,16 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
     that cannot be are unknown. Raises `InvalidRecordError` if no pod has known usage.
     """
     left_out: Counter[str] = Counter()
-    history = _without_impossible(history, left_out)
+    history = without_impossible(history, left_out)
     vectors = history.vectors
-    running = {_place(labels) for labels, _ in vectors["running"]}
+    running = {place_of(labels) for labels, _ in vectors["running"]}
     owners = _owner_names(vectors)
-    places = {_place(labels): owners.workload(labels) for labels, _ in vectors["pods"]}
+    places = {place_of(labels): owners.workload(labels) for labels, _ in vectors["pods"]}
     places |= {place: "" for place in running if place not in places}
     allocatable = _by_node(vectors["allocatable"])
     nodes = sorted({*allocatable} | {place[2] for place in running})
-    known_nodes = _Nodes(nodes, places, vectors["cpu_mean"])
+    scraped = (labels for part in history.means["cpu"] for labels, _ in part.vector)
+    known_nodes = _Nodes(nodes, places, scraped)
     rows: dict[PodPlace, int] = {}
 
     def row_of(labels: Labels) -> int:
@@ -123,7 +87,14 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
             hint="Prometheus needs the series of kube-state-metrics (kube_pod_info) beside those "
             "of cAdvisor, with the same labels namespace and pod",
         )
-    mean, last_mean = (_means(vectors, part, rows, known_nodes) for part in ("mean", "last"))
+    mean = _means(history.means, rows, known_nodes, highest)
+    last_mean = np.stack(
+        [
+            _values(vectors[f"{name}_last"], r, rows, known_nodes)
+            for r, name in enumerate(RESOURCES)
+        ],
+        axis=1,
+    )
     requests, tiers = _stated(vectors["requests"], rows)
     limits, _ = _stated(vectors["limits"], rows)
     classes = _classes(requests, limits, tiers)
@@ -157,13 +128,15 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
 class _Nodes:
     """Which node a series of usage is of."""
 
-    def __init__(self, nodes: Sequence[str], places: Iterable[PodPlace], usage: Vector) -> None:
+    def __init__(
+        self, nodes: Sequence[str], places: Iterable[PodPlace], scraped: Iterable[Labels]
+    ) -> None:
         self.numbers = {name: i for i, name in enumerate(nodes)}
         self._of_pod: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for namespace, pod, node in places:
             self._of_pod[namespace, pod].add(node)
         by_instance: defaultdict[str, set[str]] = defaultdict(set)
-        for labels, _ in usage:
+        for labels in scraped:
             # Kubelets are scraped under the address of their node, which nodes that are gone had
             # before. An agent may scrape several kubelets under its own.
             of_pod = self._of_pod.get((labels.get("namespace", ""), labels.get("pod", "")), set())
@@ -227,37 +200,6 @@ def _owner_names(vectors: Mapping[str, Vector]) -> _OwnerNames:
     return _OwnerNames(replicasets, jobs)
 
 
-def _without_impossible(history: History, left_out: Counter[str]) -> History:
-    """The history without amounts that are negative, not finite, or beyond `_MOST`; `left_out`
-    counts them."""
-    vectors, ranges = dict(history.vectors), dict(history.ranges)
-    count = 0
-    means = [f"{name}_{part}" for name in RESOURCES for part in ("mean", "last")]
-    for name in ("allocatable", "capacity", "requests", "limits", *means):
-        default = name.partition("_")[0]
-        vectors[name] = [
-            (labels, value)
-            for labels, value in history.vectors[name]
-            if 0.0 <= value <= _MOST.get(labels.get("resource", default), np.inf)
-        ]
-        count += len(history.vectors[name]) - len(vectors[name])
-    for name, parts in history.ranges.items():
-        most = _MOST[name.removeprefix("node_")]
-        for i, part in enumerate(parts):
-            is_wrong = ~((part.values >= 0.0) & (part.values <= most))
-            if is_wrong.any():
-                count += int(is_wrong.sum())
-                known = part._replace(values=np.where(is_wrong, np.nan, part.values))
-                ranges[name] = [*ranges[name][:i], known, *ranges[name][i + 1 :]]
-    if count:
-        left_out["values that are negative, not finite, or too large"] = count
-    return history._replace(vectors=vectors, ranges=ranges)
-
-
-def _place(labels: Labels) -> PodPlace:
-    return labels.get("namespace", ""), labels.get("pod", ""), labels.get("node", "")
-
-
 def _rows_of(labels: Sequence[Labels], row_of: Callable[[Labels], int]) -> IntArray:
     return np.array([row_of(each) for each in labels], np.int64)
 
@@ -270,17 +212,33 @@ def _fill(target: FloatArray, part: HourSamples, rows: IntArray, unit: float) ->
     target[at] = np.fmax(target[at], part.values[known] * unit)
 
 
+def _values(vector: Vector, r: int, rows: Mapping[PodPlace, int], nodes: _Nodes) -> FloatArray:
+    """The amount of each row, (n,), NaN unknown."""
+    values = np.full(len(rows), np.nan)
+    for labels, value in vector:
+        place = nodes.place(labels)
+        if place is not None and place in rows:
+            values[rows[place]] = value * _TO_MILLICORES[r]
+    return values
+
+
 def _means(
-    vectors: Mapping[str, Vector], part: str, rows: Mapping[PodPlace, int], nodes: _Nodes
+    means: Mapping[str, Sequence[PartMeans]],
+    rows: Mapping[PodPlace, int],
+    nodes: _Nodes,
+    highest: FloatArray,
 ) -> FloatArray:
-    """Mean usage of each row, (n, 2), NaN unknown, by the vectors of this `part`."""
-    means = np.full((len(rows), 2), np.nan)
+    """Mean usage of each row over all parts, (n, 2), NaN unknown. A part weighs as much as it has
+    hours of known usage in `highest` (n, h, 2), but at least one."""
+    sums, weights = np.zeros((2, len(rows), 2))
     for r, name in enumerate(RESOURCES):
-        for labels, value in vectors[f"{name}_{part}"]:
-            place = nodes.place(labels)
-            if place is not None and place in rows:
-                means[rows[place], r] = value * _TO_MILLICORES[r]
-    return means
+        for part in means[name]:
+            values = _values(part.vector, r, rows, nodes)
+            hours = (~np.isnan(highest[:, part.first : part.end, r])).sum(axis=1)
+            weight = np.where(np.isnan(values), 0.0, np.maximum(hours, 1))
+            sums[:, r] += np.nan_to_num(values) * weight
+            weights[:, r] += weight
+    return np.divide(sums, weights, out=np.full_like(sums, np.nan), where=weights > 0.0)
 
 
 def _by_node(vector: Vector) -> dict[str, list[float]]:
@@ -313,7 +271,7 @@ def _stated(vector: Vector, rows: Mapping[PodPlace, int]) -> tuple[FloatArray, d
     amounts = np.zeros((len(rows), 2))
     tiers: dict[int, str] = {}
     for labels, value in vector:
-        row, resource = rows.get(_place(labels), -1), labels.get("resource", "")
+        row, resource = rows.get(place_of(labels), -1), labels.get("resource", "")
         if row < 0:
             continue
         if resource in RESOURCES:

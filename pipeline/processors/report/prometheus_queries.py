@@ -1,22 +1,31 @@
 """The queries to Prometheus for a report: metrics of kube-state-metrics, and of the kubelet's
 cAdvisor.
 
-Instant queries are evaluated at the end of the history, range queries once an hour. Aggregation is
-left to the server: an answer has one value for each pod and hour at most. `$hours` is the length of
-the history, `$rate` the span over which cpu is averaged, `$match` further matchers of labels. The
-containers of a pod are summed. After a restart a container has two series, with other values of
+Instant queries are evaluated at the end of the history, those of means at the end of each part of
+it, range queries once an hour. Aggregation is left to the server: an answer has one value for each
+pod and hour at most. `$hours` is the length of the history or part, `$rate` the span over which cpu
+is averaged, `$match` further matchers of labels. A subquery spans a minute less than its hours:
+then versions before 3, which count both ends of a span, have the same points in it.
+
+The containers of a pod are summed. After a restart a container has two series, with other values of
 `id`: their rates are summed, since each one has only a part of the time; of their memory the higher
 one counts.
-Requests of pods that are there are those at the end: a pod of the same name may have had others.
+
+The server reads each sample of usage twice, for the highest and for the mean. Other series it reads
+at the end only: names and owners of pods that ended are labels (`SERIES`), and requests are those
+at the end, but of pods that ended the last ones. A pod of the same name may have had others.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from string import Template
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from pipeline.errors import UsageError
+from pipeline.processors.report.cluster_usage import HOUR_SECONDS
 
 _POD: Final = "namespace, pod, node, instance"
 _CONTAINERS: Final = '{container!="", container!="POD", pod!=""$match}'
@@ -53,37 +62,53 @@ def _of_nodes(metric: str) -> str:
     return f'max by (node, resource) ({metric}{{resource=~"{_AMOUNTS}"$match}})'
 
 
-def _last(labels: str, series: str) -> str:
-    return f"max by ({labels}) (last_over_time({series}[${{hours}}h]))"
-
-
 INSTANT: Final = {
     "allocatable": _of_nodes("kube_node_status_allocatable"),
     "capacity": _of_nodes("kube_node_status_capacity"),
     "node_labels": 'kube_node_labels{node!=""$match}',
+    "present": 'max by (namespace, pod, node) (kube_pod_info{node!=""$match})',
     "running": 'max by (namespace, pod, node) (kube_pod_info{node!=""$match}) '
     "and on (namespace, pod) (max by (namespace, pod) "
     '(kube_pod_status_phase{phase=~"Pending|Running"$match}) == 1)',
-    "pods": _last(
-        "namespace, pod, node, created_by_kind, created_by_name", 'kube_pod_info{node!=""$match}'
-    ),
-    "replicasets": _last(
-        "namespace, replicaset, owner_kind, owner_name",
-        'kube_replicaset_owner{owner_kind!="", owner_kind!="<none>"$match}',
-    ),
-    "jobs": _last(
-        "namespace, job_name, owner_kind, owner_name",
-        'kube_job_owner{owner_kind!="", owner_kind!="<none>"$match}',
-    ),
-    "requests": f"{_stated(*_REQUESTS)} or ({_stated(*_REQUESTS, '${hours}h')} "
-    'unless on (namespace, pod, node) kube_pod_info{node!=""$match})',
+    "requests": _stated(*_REQUESTS),
     "limits": _stated("kube_pod_container_resource_limits", _AMOUNTS),
-    "cpu_mean": f"avg_over_time(({_cpu_of_pods('1h')})[${{hours}}h:1h])",
-    "memory_mean": f"avg_over_time(({_memory_of_pods('avg_over_time')})[${{hours}}h:1h])",
     "cpu_last": _cpu_of_pods("1h"),
     "memory_last": _memory_of_pods("avg_over_time"),
 }
 """Instant queries by name."""
+
+ENDED_REQUESTS: Final = _stated(*_REQUESTS, "${hours}h")
+"""The last requests of pods; for those that ended, which `pod_matchers` select."""
+
+
+class LabelQuery(NamedTuple):
+    """Series of which only these `labels` are read."""
+
+    selector: str
+    labels: tuple[str, ...]
+
+
+SERIES: Final = {
+    "pods": LabelQuery(
+        'kube_pod_info{node!=""$match}',
+        ("namespace", "pod", "node", "created_by_kind", "created_by_name"),
+    ),
+    "replicasets": LabelQuery(
+        'kube_replicaset_owner{owner_kind!="", owner_kind!="<none>"$match}',
+        ("namespace", "replicaset", "owner_kind", "owner_name"),
+    ),
+    "jobs": LabelQuery(
+        'kube_job_owner{owner_kind!="", owner_kind!="<none>"$match}',
+        ("namespace", "job_name", "owner_kind", "owner_name"),
+    ),
+}
+"""Series of the whole history, by name."""
+
+MEANS: Final = {
+    "cpu": f"avg_over_time(({_cpu_of_pods('1h')})[${{minutes}}m:1h])",
+    "memory": f"avg_over_time(({_memory_of_pods('avg_over_time')})[${{minutes}}m:1h])",
+}
+"""The mean over the hours of a part that each pod has usage in."""
 
 NODE_RANGES: Final = {
     "node_cpu": f"max by (node, instance) (rate({_CPU}{_ROOT}[1h]))",
@@ -91,7 +116,7 @@ NODE_RANGES: Final = {
 }
 """Range queries of nodes: average usage of each hour."""
 POD_RANGES: Final = {
-    "cpu": f"round(max_over_time(({_cpu_of_pods('$rate')})[1h:$rate]), 0.0001)",
+    "cpu": f"round(max_over_time(({_cpu_of_pods('$rate')})[59m:$rate]), 0.0001)",
     "memory": _memory_of_pods("max_over_time"),
 }
 """Range queries of pods: the highest usage of each hour. cpu is rounded to tenths of a millicore,
@@ -100,16 +125,29 @@ because digits are most of an answer. Memory is the sum of the highest of each c
 SCRAPES: Final = f"quantile(0.5, count_over_time({_CPU}{_CONTAINERS}[1h]))"
 """How often a container was scraped in the last hour, in the middle of all containers."""
 
+_POD_NAME: Final = re.compile(r"[a-z0-9.-]+")
 _MATCHER: Final = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"')
 
 
 class Span(NamedTuple):
-    """What queries ask for: the length of the history, the span of rates, and further matchers,
-    such as `cluster="prod"`."""
+    """What queries ask for: hours of the history and when the last one ends, the span of rates, and
+    further matchers, such as `cluster="prod"`."""
 
+    end_seconds: int
     hours: int
     rate_seconds: int = RATE_SECONDS
     matchers: tuple[str, ...] = ()
+
+    def parts(self, most_hours: int) -> list[Span]:
+        """Parts of at most so many hours, the first one first."""
+        return [
+            self._replace(
+                end_seconds=self.end_seconds - (self.hours - end) * HOUR_SECONDS,
+                hours=end - first,
+            )
+            for first in range(0, self.hours, most_hours)
+            for end in [min(first + most_hours, self.hours)]
+        ]
 
 
 def filled(query: str, span: Span) -> str:
@@ -121,9 +159,32 @@ def filled(query: str, span: Span) -> str:
             )
     return Template(query).substitute(
         hours=span.hours,
+        minutes=60 * span.hours - 1,
         rate=f"{span.rate_seconds}s",
         match="".join(f", {matcher}" for matcher in span.matchers),
     )
+
+
+def pod_matchers(names: Iterable[str], most_characters: int) -> Iterator[str]:
+    """Matchers of the pods with these names, each of at most so many characters in a URL, or of one
+    name. Other names than those of Kubernetes are left out."""
+    own: list[str] = []
+    length = 0
+    for name in filter(_POD_NAME.fullmatch, names):
+        # An escape of a regular expression, in a string of PromQL.
+        text = name.replace(".", r"\\.")
+        size = len(quote(f"{text}|", safe=""))
+        if own and length + size > most_characters:
+            yield _any_pod(own)
+            own, length = [], 0
+        own.append(text)
+        length += size
+    if own:
+        yield _any_pod(own)
+
+
+def _any_pod(names: Iterable[str]) -> str:
+    return f'pod=~"{"|".join(names)}"'
 
 
 def rate_seconds(scrapes_per_hour: float) -> int:

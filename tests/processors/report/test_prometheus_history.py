@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -13,21 +14,26 @@ from pipeline.errors import InvalidRecordError, UsageError
 from pipeline.processors.backtest.prometheus_ranges import RangeColumns, read_vector
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
 from pipeline.processors.report.cluster_usage import ClusterUsage
-from pipeline.processors.report.prometheus_history import (
+from pipeline.processors.report.history_answers import (
     History,
     HourSamples,
     Labels,
+    PartMeans,
     Vector,
-    cluster_usage,
     hour_samples,
 )
+from pipeline.processors.report.prometheus_history import cluster_usage
 from pipeline.processors.report.prometheus_queries import (
+    ENDED_REQUESTS,
     INSTANT,
+    MEANS,
     NODE_RANGES,
     POD_RANGES,
     SCRAPES,
+    SERIES,
     Span,
     filled,
+    pod_matchers,
     rate_seconds,
 )
 
@@ -57,11 +63,14 @@ def hourly(*series: tuple[Labels, Mapping[int, float]]) -> HourSamples:
 def usage_of(
     *cpu: tuple[Labels, Mapping[int, float]],
     ranges: Mapping[str, Sequence[HourSamples]] | None = None,
+    means: Mapping[str, Sequence[PartMeans]] | None = None,
+    cpu_mean: Vector = (),
     rate: int = 300,
     **vectors: Vector,
 ) -> ClusterUsage:
-    """Of a node n1 of 4 cores, on which the pods of `cpu` run, in cores by hour."""
-    answers: dict[str, Vector] = dict.fromkeys(INSTANT, ())
+    """Of a node n1 of 4 cores, on which the pods of `cpu` run, in cores by hour; `cpu_mean` is of
+    the whole time."""
+    answers: dict[str, Vector] = dict.fromkeys((*INSTANT, *SERIES), ())
     answers["running"] = [(pod(labels["pod"], labels.get("node", "n1")), 1.0) for labels, _ in cpu]
     answers["allocatable"] = [({"node": "n1", "resource": "cpu"}, 4.0)]
     spans: dict[str, Sequence[HourSamples]] = {"memory": (), "node_cpu": (), "node_memory": ()}
@@ -72,6 +81,7 @@ def usage_of(
             rate,
             answers | vectors,
             spans | {"cpu": [hourly(*cpu)]} | dict(ranges or {}),
+            means or {"cpu": [PartMeans(0, HOURS, cpu_mean)], "memory": []},
         )
     )
 
@@ -220,11 +230,13 @@ def test_warnings_of_the_server_are_notes() -> None:
     )
     warnings: set[str] = set()
     assert read_vector(body, warnings) == []
-    answers: dict[str, Vector] = dict.fromkeys(INSTANT, ()) | {"running": [(pod("a"), 1.0)]}
+    answers: dict[str, Vector] = dict.fromkeys((*INSTANT, *SERIES), ())
+    answers["running"] = [(pod("a"), 1.0)]
     ranges = dict.fromkeys((*NODE_RANGES, *POD_RANGES), ()) | {
         "cpu": [hourly((pod("a"), {0: 1.0}))]
     }
-    usage = cluster_usage(History(END, HOURS, 300, answers, ranges, [*warnings]))
+    means: dict[str, Sequence[PartMeans]] = dict.fromkeys(MEANS, ())
+    usage = cluster_usage(History(END, HOURS, 300, answers, ranges, means, [*warnings]))
     assert usage.notes[0] == "Prometheus warns: store b did not answer"
 
 
@@ -312,9 +324,15 @@ def test_a_prometheus_without_usage_of_pods_is_an_error() -> None:
         usage_of((pod("a"), {}))
 
 
-@pytest.mark.parametrize("query", [*INSTANT.values(), *NODE_RANGES.values(), *POD_RANGES.values()])
+@pytest.mark.parametrize(
+    "query",
+    [
+        *INSTANT.values(), *NODE_RANGES.values(), *POD_RANGES.values(), *MEANS.values(),
+        ENDED_REQUESTS, *(own.selector for own in SERIES.values()),
+    ],
+)  # fmt: skip
 def test_matchers_are_in_every_selector_of_a_query(query: str) -> None:
-    text = filled(query, Span(24, 600, ('cluster="a"', 'region=~"eu.*"')))
+    text = filled(query, Span(END, 24, 600, ('cluster="a"', 'region=~"eu.*"')))
     selectors = text.count("{")
     assert selectors
     assert text.count(', cluster="a", region=~"eu.*"}') == selectors
@@ -326,7 +344,40 @@ def test_matchers_are_in_every_selector_of_a_query(query: str) -> None:
 )
 def test_text_that_is_no_matcher_is_refused(matcher: str) -> None:
     with pytest.raises(UsageError, match="is not a matcher of labels"):
-        filled(SCRAPES, Span(1, matchers=(matcher,)))
+        filled(SCRAPES, Span(END, 1, matchers=(matcher,)))
+
+
+def test_parts_of_a_mean_weigh_the_hours_with_known_usage() -> None:
+    usage = usage_of(
+        (pod("a"), {0: 1.0, 2: 2.0}),
+        (pod("late"), {2: 4.0}),
+        (pod("rare"), {}),
+        means={
+            "cpu": [
+                PartMeans(0, 2, [(pod("a"), 0.6), (pod("rare"), 0.1)]),
+                PartMeans(2, 3, [(pod("a"), 1.2), (pod("late"), 0.8), (pod("rare"), 0.3)]),
+            ],
+            "memory": [PartMeans(0, 3, [(pod("a"), float("nan"))])],
+        },
+    )
+    assert usage.pods == ("shop/a", "shop/late", "shop/rare")
+    # One hour of the first part counts, since `a` has no usage in the other.
+    np.testing.assert_allclose(usage.mean[:, 0], [900.0, 800.0, 200.0])
+    assert np.isnan(usage.mean[:, 1]).all()
+
+
+def test_names_of_pods_become_matchers_of_bounded_length() -> None:
+    names = [f"web-{number}.example" for number in range(50)]
+    matchers = [*pod_matchers([*names, 'odd"name', "odd|name"], 200)]
+    assert len(matchers) > 1
+    alternatives = [part for each in matchers for part in each[6:-1].split("|")]
+    assert alternatives == [name.replace(".", r"\\.") for name in names]
+    assert all(len(quote(each[6:-1], safe="")) <= 200 for each in matchers)
+    assert [*pod_matchers(["a-name-longer-than-the-bound"], 5)] == [
+        'pod=~"a-name-longer-than-the-bound"'
+    ]
+    assert "up" in filled('up{a="b"$match}', Span(END, 1, matchers=tuple(matchers)))
+    assert not [*pod_matchers([], 10)]
 
 
 @pytest.mark.parametrize(

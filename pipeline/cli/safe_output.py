@@ -5,16 +5,7 @@ from collections.abc import Iterable
 
 import click
 
-
-def printable(text: str) -> str:
-    """Return the text with every invisible character as an escape sequence.
-
-    >>> printable("pod \\x1b[2J é")
-    'pod \\\\x1b[2J é'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+from pipeline.printable_text import printable as printable
 
 
 def print_lines(lines: Iterable[str]) -> None:

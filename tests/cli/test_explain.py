@@ -47,13 +47,14 @@ def test_explain_json_has_the_selected_part() -> None:
     assert part["node_peaks"]["peaks"] == {"nsigma-v1": {"memory_bytes": None}}
 
 
+def text(*arguments: str) -> str:
+    run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
+    assert run.exit_code == 0, run.output
+    return run.output
+
+
 @pytest.mark.usefixtures("published")
 def test_explain_shows_tiers_alone_or_after_the_peaks() -> None:
-    def text(*arguments: str) -> str:
-        run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
-        assert run.exit_code == 0, run.output
-        return run.output
-
     assert [words for words in ("cpu of node", "memory for batch") if words not in text()] == []
     for flags in (("--class", "node"), ("--predictor", "percentile")):
         assert "for batch" not in text(*flags)
@@ -68,11 +69,6 @@ def test_explain_shows_tiers_alone_or_after_the_peaks() -> None:
 @pytest.mark.usefixtures("published")
 def test_explain_names_pods_in_text_adds_uids_in_wide_and_keeps_them_in_json() -> None:
     named, unknown = PREDICTION.pods.uid
-
-    def text(*arguments: str) -> str:
-        run = CliRunner().invoke(cli, ["explain", PREDICTION.node, *arguments])
-        assert run.exit_code == 0, run.output
-        return run.output
 
     shown_words = set(text().replace(",", " ").replace(":", " ").split())
     assert {"shop/web-0", unknown} <= shown_words

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli import safe_output
+from pipeline import printable_text
 from pipeline.cli.safe_output import print_lines, print_progress, printable
 
 
@@ -35,7 +35,7 @@ def test_print_lines_keeps_each_line_on_one_line(capsys: pytest.CaptureFixture[s
 
 
 def test_docstring_examples_hold() -> None:
-    assert doctest.testmod(safe_output) == (0, 1)
+    assert doctest.testmod(printable_text) == (0, 1)
 
 
 @pytest.mark.parametrize(("is_terminal", "printed"), [(True, 3), (False, 1)])

@@ -5,19 +5,17 @@ busy or slow machine changes nothing. What a window weighs is in test_window_agg
 """
 
 import json
-import os
 import statistics
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from node_exporter.sampler import Sampler
 from pipeline.clock import ManualClock
+from tests.node_exporter.counted_calls import count_calls
 from tests.node_exporter.fake_node import FakeNode
 from tests.node_exporter.test_command import running
 from tests.processes import eventually
@@ -72,22 +70,10 @@ async def test_a_collection_opens_no_file_again_and_reads_two_files_of_a_pod_wit
 ) -> None:
     clock = ManualClock(1_700_000_000.0)
     sampler = Sampler(node.settings(), clock)
-    calls: Counter[str] = Counter()
-
-    def counted(name: str) -> Callable[..., Any]:
-        call = getattr(os, name)
-
-        def count(*args: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return call(*args, **options)
-
-        return count
-
     for _ in range(2):
         await clock.advance(1)
         sampler.collect(round(clock.now() * 1000))
-    for name in ("open", "pread"):
-        monkeypatch.setattr(os, name, counted(name))
+    calls = count_calls(monkeypatch, "open", "pread")
     await clock.advance(1)
     collection = sampler.collect(round(clock.now() * 1000))
     monkeypatch.undo()

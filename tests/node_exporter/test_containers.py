@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +18,7 @@ from pipeline.topics.samples import (
     SampleContainer,
 )
 from tests.cgroup_tree import cgroup_tree
+from tests.node_exporter.counted_calls import count_calls
 from tests.node_exporter.fake_node import SECOND_NS, FakeNode
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -124,19 +123,7 @@ async def test_containers_cost_three_files_each_every_five_seconds_and_none_betw
             watched.container(f"{number:08x}", id, 10)
     for _ in range(3):
         await watched.collect()
-    calls: Counter[str] = Counter()
-
-    def counted(name: str) -> Any:
-        call = getattr(os, name)
-
-        def count(*args: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return call(*args, **options)
-
-        return count
-
-    for name in ("open", "pread"):
-        monkeypatch.setattr(os, name, counted(name))
+    calls = count_calls(monkeypatch, "open", "pread")
     await watched.collect()
     slow = calls.copy()
     await watched.clock.advance(1)

@@ -2,39 +2,30 @@
 
 import random
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 from pipeline.errors import KafkaError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import ConsumerRecord, Follower
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.settings import KafkaSettings
 from pipeline.table import limits, node_pods
 from pipeline.table.node_pods import NodePodReader, NodePods, read_node_pods
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import pod_key
 from pipeline.topics.registry import PODS, WINDOWS
 from pipeline.topics.windows import encode_window
-from tests.planner.test_planner import Cluster
+from tests.planner.test_planner import Cluster, cluster
 from tests.processors.joined import NODE_ROW, header, joined, pod_row
 from tests.table.records import GIB, any_pod, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+__all__ = ["cluster"]  # a fixture
 
 NODES = tuple("abcdef")
-
-
-@pytest.fixture
-async def cluster(kafka: KafkaSettings) -> AsyncIterator[Cluster]:
-    await apply_topics(kafka)
-    async with AIOKafkaProducer(**client_options(kafka)) as producer:
-        yield Cluster(kafka, producer)
 
 
 @pytest.fixture

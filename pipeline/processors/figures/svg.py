@@ -11,6 +11,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pipeline.printable_text import printable
+
 FONT_PIXELS: Final = 11
 _WIDE: Final = frozenset("mwMW@%&")
 _NARROWEST: Final = 0.72
@@ -50,25 +52,13 @@ STYLE: Final = PALETTE + (
 )
 
 
-def visible(text: str) -> str:
-    """The text with each invisible character, such as one that reverses the direction of writing,
-    as an escape sequence.
-
-    >>> visible("pod\\u202e\\n")
-    'pod\\\\u202e\\\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def escaped(text: str) -> str:
     """The text for HTML and SVG, also inside an attribute.
 
     >>> escaped('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
     """
-    return html.escape(visible(text))
+    return html.escape(printable(text))
 
 
 def figure(width: int, height: int, title: str, description: str, parts: Iterable[str]) -> str:
@@ -134,7 +124,7 @@ def width_of(content: str) -> float:
 
 def fitted(content: str, pixels: float) -> str:
     """The text, without its middle if it is wider than this: names often differ at their ends."""
-    content = visible(content)
+    content = printable(content)
     if width_of(content) <= pixels:
         return content
     # A name may be long: no more than these characters have room, of the narrowest.

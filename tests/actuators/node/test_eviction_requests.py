@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from actuators.node.eviction_requests import REQUESTS, WISHED, EvictionRequests
 from pipeline.clock import ManualClock, SystemClock
-from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.processors.node_qos.eviction_victims import EvictionFeature
 from pipeline.processors.node_qos.node_state import NodeState, PodState
@@ -27,10 +25,12 @@ from pipeline.topics.registry import EVICTION_REQUESTS, PODS
 from tests.broker import messages
 from tests.forwarder import forwarder
 from tests.metric_values import sum_of, value_of
-from tests.planner.test_planner import CONFIGURATION, Cluster, ConfigMaps
+from tests.planner.test_planner import CONFIGURATION, Cluster, ConfigMaps, cluster
 from tests.processes import until
 from tests.processors.node_qos.eviction_pods import GIB, NOW, best_effort, node
 from tests.table.records import any_pod, running
+
+__all__ = ["cluster"]  # a fixture
 
 ACTING = {feature.setting: "act" for feature in EvictionFeature}
 THRESHOLDS = {"memory_evict_threshold_percent": 80, "memory_evict_lower_percent": 70}
@@ -110,13 +110,6 @@ async def test_old_usage_asks_for_nothing(tmp_path: Path, skew: float) -> None:
     for _ in range(20):
         assert await asking.after(1.0, HOG, at=asking.clock.now() + 1 - skew) == ()
     assert asking.actions == []
-
-
-@pytest.fixture
-async def cluster(kafka: KafkaSettings) -> AsyncIterator[Cluster]:
-    await apply_topics(kafka)
-    async with AIOKafkaProducer(**client_options(kafka)) as producer:
-        yield Cluster(kafka, producer)
 
 
 class Running:

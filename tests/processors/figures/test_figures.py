@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pipeline.printable_text import printable
 from pipeline.processors.figures import page, svg
 from pipeline.processors.figures.lines import area_data, bars_data, line_data, thinned
 from pipeline.processors.figures.scales import Scale, bottom_axis, round_ticks, time_ticks
@@ -87,7 +88,7 @@ def test_labels_without_room_are_left_out() -> None:
 @given(st.text(max_size=80), st.floats(0, 300))
 def test_a_fitted_text_is_no_wider(content: str, pixels: float) -> None:
     fitted = svg.fitted(content, pixels)
-    assert fitted == svg.visible(content) or "…" in fitted
+    assert fitted == printable(content) or "…" in fitted
     assert fitted == "…" or svg.width_of(fitted) <= pixels
 
 
@@ -103,7 +104,7 @@ def test_any_name_is_text_in_a_figure(name: str) -> None:
     root = ET.fromstring(svg.figure(10, 10, name, name, parts))
     tags = [element.tag.partition("}")[2] for element in root.iter()]
     assert tags == ["svg", "title", "desc", "style", "text", "circle", "title"]
-    assert root[0].text == root[1].text == root[3].text == svg.visible(name)
+    assert root[0].text == root[1].text == root[3].text == printable(name)
 
 
 class Tags(HTMLParser):
@@ -131,7 +132,7 @@ def test_any_name_is_text_on_a_page() -> None:
     names = [tag for tag, _ in parsed.tags]
     assert not {"script", "img", "svg"} & {*names}
     assert all(not name.startswith("on") for _, attributes in parsed.tags for name in attributes)
-    assert parsed.texts.count(svg.visible(HOSTILE)) == 8
+    assert parsed.texts.count(printable(HOSTILE)) == 8
     policy = next(a["content"] for tag, a in parsed.tags if "http-equiv" in a)
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
     assert ("tr", {"class": "own"}) in parsed.tags

@@ -54,6 +54,7 @@ LABELS: Final[Mapping[str, str]] = {
     "type": "types of watch events, or of limits",
     "unit": _IN_CODE,
     "url": "Alertmanagers of the settings",
+    "use": _IN_CODE,
     "validity": _IN_CODE,
     "verb": "verbs of the extender",
     "verdict": _IN_CODE,

@@ -19,6 +19,7 @@ import click
 import msgspec
 
 from pipeline import __version__
+from pipeline.cli.doctor_certificates import check_certificates
 from pipeline.cli.doctor_check import Check, Status, failed
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
@@ -69,11 +70,12 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
     """Check this installation and suggest fixes.
 
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
-    exporter reads; Java and jars of the local broker; the policy and the descheduler configuration,
-    from worker.policy_file or the cluster; the broker, its topics and the workers' group; whether
-    nodes carry the policy and report usage; whether hot nodes have a planner, plans an evictor, and
-    evictions are stopped; with --scheduler-file the configuration of the scheduler. What only some
-    roles need is a warning. Nothing is changed. With --node only this machine is asked.
+    exporter reads; Java and jars of the local broker; certificates that the settings name; the
+    policy and the descheduler configuration, from worker.policy_file or the cluster; the broker,
+    its topics and the workers' group; whether nodes carry the policy and report usage; whether hot
+    nodes have a planner, plans an evictor, and evictions are stopped; with --scheduler-file the
+    configuration of the scheduler. What only some roles need is a warning. Nothing is changed. With
+    --node only this machine is asked.
 
     \b
     Examples:
@@ -135,6 +137,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield check_proc(settings.exporter)
     yield check_java()
     yield check_jars()
+    yield from check_certificates(settings, time.time())
     yield from check_broker_and_policy(settings)
 
 

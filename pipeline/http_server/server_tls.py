@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+from pipeline.certificate_validity import show_validity
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
 from pipeline.http_server import limits
@@ -72,6 +73,7 @@ class Tls:
             raise _invalid_file(
                 f"{section}.tls_client_ca_file", str(settings.tls_client_ca_file), error
             ) from error
+        show_validity("server", cert_file)
         return cls(context, cert_file, key_file, settings.tls_client_ca_file)
 
     async def watch_files(self, clock: Clock) -> NoReturn:

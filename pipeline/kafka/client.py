@@ -18,6 +18,7 @@ from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError as ClientError
 
+from pipeline.certificate_validity import show_validity
 from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
 from pipeline.kafka.connection_problems import connection_problem, note_connections
 from pipeline.settings import KafkaSettings
@@ -75,6 +76,8 @@ def ssl_context(kafka: KafkaSettings) -> ssl.SSLContext | None:
     if kafka.security_protocol not in ("SSL", "SASL_SSL"):
         return None
     files = (kafka.ssl_ca_file, kafka.ssl_cert_file, kafka.ssl_key_file)
+    if kafka.ssl_cert_file is not None:
+        show_validity("kafka", kafka.ssl_cert_file)
     return RenewedContext(partial(_new_context, kafka), [file for file in files if file])
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from pipeline.certificate_validity import show_validity
 from pipeline.errors import ApiUnavailableError, KubernetesError, MissingExtraError, SettingsError
 from pipeline.settings import KubernetesSettings
 from pipeline.tls import RenewedContext
@@ -28,13 +29,15 @@ NO_CLUSTER: Final = "set kubernetes.kubeconfig, or run in a pod with a service a
 
 class ApiAccess:
     """The address `server`, reached through `proxy` if there is one. `tls` verifies its
-    certificate, against `server_name` if that differs from the address; `headers` authenticate."""
+    certificate, against `server_name` if that differs from the address; `headers` authenticate, or
+    the client certificate in `cert_file`."""
 
     def __init__(self, configuration: Any) -> None:
         self._configuration = configuration
         self.server: str = configuration.host.rstrip("/")
         self.server_name: str | None = configuration.tls_server_name or None
         self.proxy: str | None = configuration.proxy or None
+        self.cert_file: str | None = configuration.cert_file or None
         self.tls = _tls(configuration) if self.server.startswith("https") else None
 
     async def headers(self) -> dict[str, str]:
@@ -119,6 +122,8 @@ def _plugin_failed(path: Path, context: str | None, configuration: Any) -> bool:
 
 def _tls(configuration: Any) -> ssl.SSLContext:
     files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    if configuration.cert_file:
+        show_validity("kubernetes", configuration.cert_file)
     return RenewedContext(partial(_new_context, configuration), [file for file in files if file])
 
 

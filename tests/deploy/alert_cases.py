@@ -81,6 +81,17 @@ def _violations(each_minute: float) -> Series:
     }
 
 
+def _certificate(lifetime_days: float, left_days: float, job: str = "a") -> Series:
+    end = 86_400 * left_days + 60 * MINUTES
+    labels = f'{{job="{job}",use="server"}}'
+    return {
+        f"springtide_certificate_not_after_timestamp_seconds{labels}": _constant(end),
+        f"springtide_certificate_not_before_timestamp_seconds{labels}": _constant(
+            end - 86_400 * lifetime_days
+        ),
+    }
+
+
 CASES: Final[Mapping[str, Case]] = {
     "SpringtideRoleDown": Case(
         {'up{job="springtide-worker"}': _constant(0)},
@@ -98,6 +109,14 @@ CASES: Final[Mapping[str, Case]] = {
         },
     ),
     "SpringtideEventLoopLag": Case(_lag("3.0"), _lag("0.001")),
+    "SpringtideCertificateExpires": Case(
+        _certificate(lifetime_days=90, left_days=6),
+        {
+            **_certificate(lifetime_days=90, left_days=8, job="a"),
+            # Renewed every 8 hours.
+            **_certificate(lifetime_days=1, left_days=0.5, job="b"),
+        },
+    ),
     "SpringtideExporterStale": Case(
         {
             "springtide_exporter_last_window_end_timestamp_seconds": f"60x{MINUTES}",

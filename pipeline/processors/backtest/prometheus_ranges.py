@@ -17,6 +17,8 @@ from pipeline.processors.arrays import FloatArray, IntArray
 _HINT: Final = "save what /api/v1/query_range answers: docs/reference/backtest.md"
 _MOST_SECONDS: Final = 2.0**35
 _AT_ONCE: Final = 1000
+_MARKS: Final = b'[],"'
+_NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in _MARKS)
 
 
 class RangeSeries(NamedTuple):
@@ -52,7 +54,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 class _Series(msgspec.Struct):
     metric: dict[str, str]
-    values: list[tuple[float, str]]
+    values: msgspec.Raw
 
 
 class _Sample(msgspec.Struct):
@@ -65,6 +67,7 @@ _data: Final = msgspec.json.Decoder(_Data)
 _labels: Final = msgspec.json.Decoder(list[dict[str, str]])
 _parts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _series: Final = msgspec.json.Decoder(list[_Series])
+_points: Final = msgspec.json.Decoder(list[tuple[float, str]])
 _samples: Final = msgspec.json.Decoder(list[_Sample])
 
 
@@ -159,9 +162,11 @@ def _joined(parts: Sequence[msgspec.Raw]) -> bytes:
 
 
 def _columns(series: Sequence[_Series]) -> RangeColumns:
-    own = [each for each in series if each.values]
-    counts = np.array([len(each.values) for each in own], np.int64)
-    times = np.array([time for each in own for time, _ in each.values], np.float64)
+    texts = [bytes(each.values) for each in series]
+    plain = _plain_numbers(texts)
+    counts, times, values = plain if plain is not None else _decoded(series)
+    own = [each for each, count in zip(series, counts.tolist(), strict=True) if count]
+    counts = counts[counts > 0]
     wrong = ~((times >= 0.0) & (times <= _MOST_SECONDS) & (times == np.floor(times)))
     if wrong.any():
         at = int(np.searchsorted(np.cumsum(counts), wrong.argmax(), side="right"))
@@ -169,18 +174,47 @@ def _columns(series: Sequence[_Series]) -> RangeColumns:
             f"{own[at].metric!r:.200}: a time is not a whole second since 1970",
             hint="give whole seconds as start, end and step of the query",
         )
-    texts = pa.array([text for each in own for _, text in each.values], pa.string())
+    return RangeColumns([each.metric for each in own], counts, times.astype(np.int64), values)
+
+
+def _plain_numbers(texts: Sequence[bytes]) -> tuple[IntArray, FloatArray, FloatArray] | None:
+    """The number of points of each text, (s,), and all times and values, (m,). None for texts that
+    are not as Prometheus writes them: `[[1700000000,"0.5"],[1700000060,"0.25"]]`.
+
+    Numbers never become Python objects: that takes four times as long.
+    """
+    counts = np.array([text.count(b'"') // 2 for text in texts], np.int64)
+    whole = b",".join(text for text in texts if text != b"[]")
+    marks = b",".join(b"[" + (b'[,""],' * count)[:-1] + b"]" for count in counts.tolist() if count)
+    if whole.translate(None, _NO_MARKS) != marks:
+        return None
+    commas = np.flatnonzero(np.frombuffer(whole.translate(None, b'[]"'), np.uint8) == ord(","))
+    digits = whole.translate(None, _MARKS)
+    offsets = np.concatenate([[0], commas - np.arange(len(commas)), [len(digits)]])
+    if not len(commas) or offsets[-1] >= 2**31:
+        return None
+    numbers = pa.StringArray.from_buffers(
+        len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(digits)
+    )
     try:
-        values = texts.cast(pa.float64()).to_numpy()
+        parsed = numbers.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
-        values = np.concatenate([_numbers(each) for each in own])
-    labels = [each.metric for each in own]
-    return RangeColumns(labels, counts, times.astype(np.int64), values)
+        return None
+    return counts, parsed[::2], parsed[1::2]
 
 
-def _numbers(series: _Series) -> FloatArray:
-    """The values of a series. Raises InvalidRecordError, which names it, if one is no number."""
-    texts = pa.array([text for _, text in series.values], pa.string())
+def _decoded(series: Sequence[_Series]) -> tuple[IntArray, FloatArray, FloatArray]:
+    """As `_plain_numbers`, of any JSON. Raises `InvalidRecordError`, which names the series, if a
+    value is no number."""
+    points = [_points.decode(each.values) for each in series]
+    counts = np.array([len(own) for own in points], np.int64)
+    times = np.array([time for own in points for time, _ in own], np.float64)
+    values = [_numbers(each, own) for each, own in zip(series, points, strict=True)]
+    return counts, times, np.concatenate([np.zeros(0), *values])
+
+
+def _numbers(series: _Series, points: Sequence[tuple[float, str]]) -> FloatArray:
+    texts = pa.array([text for _, text in points], pa.string())
     try:
         values: FloatArray = texts.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid as error:

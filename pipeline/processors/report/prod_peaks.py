@@ -9,6 +9,7 @@ too high than too low.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from pipeline.processors.calibrated.calibrated_pool import CalibratedPool
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES, COUNTED_AS_PROD
+from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.report.cluster_usage import HOUR_SECONDS, ClusterUsage
 
 RISKS: Final = (0.01, 0.02, 0.05)
@@ -50,16 +52,22 @@ def prod_peaks(usage: ClusterUsage, risks: Sequence[float] = RISKS) -> FloatArra
     peaks = np.full((len(risks), len(usage.nodes), 2), np.nan)
     has_prod = np.zeros(len(usage.nodes), np.bool_)
     has_prod[usage.node_index[pods[usage.runs[pods]]]] = True
-    for r in range(2):
+
+    def of_resource(r: int) -> FloatArray:
         known = np.flatnonzero(usage.has_usage[pods, r])
-        if len(known):
-            own = pods[known]
-            # A pod that was on two nodes is two pods, with one name.
-            own_ids = ids[known] ^ nodes[usage.node_index[own]]
-            # The pool wants ascending ids.
-            order = np.argsort(own_ids, kind="stable")
-            known, own, own_ids = known[order], own[order], own_ids[order]
-            peaks[:, :, r] = _peaks(usage, r, own, own_ids, nodes, workloads[known], risks)
+        if not len(known):
+            return peaks[:, :, r]
+        own = pods[known]
+        # A pod that was on two nodes is two pods, with one name.
+        own_ids = ids[known] ^ nodes[usage.node_index[own]]
+        # The pool wants ascending ids.
+        order = np.argsort(own_ids, kind="stable")
+        known, own, own_ids = known[order], own[order], own_ids[order]
+        return _peaks(usage, r, own, own_ids, nodes, workloads[known], risks)
+
+    # Most of the work is numpy's, which leaves other threads the interpreter.
+    with ThreadPoolExecutor(len(RESOURCES)) as threads:
+        peaks = np.stack([*threads.map(of_resource, range(len(RESOURCES)))], axis=2)
     peaks[:, ~has_prod] = 0.0
     return peaks
 

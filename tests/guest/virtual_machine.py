@@ -46,7 +46,7 @@ class Limits:
 
     silence_seconds: float = 600.0
     """Time without a line; booting takes 5 s of an idle machine, and minutes of a busy one."""
-    total_seconds: float = 900.0
+    total_seconds: float = 1800.0
     report_bytes: int = 16 << 20
     console_bytes: int = 1 << 20
 

@@ -8,9 +8,15 @@ configuration is that of deploy/chart/webhook with another address.
 import asyncio
 import itertools
 import json
+import os
+import signal
 import socket
 import ssl
+import threading
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +53,7 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "colocated"
 BE = {"koordinator.sh/qosClass": "BE"}
+PAUSE_SECONDS = 8.0
 
 
 class Hook(NamedTuple):
@@ -159,6 +166,25 @@ def dry_run(plane: ControlPlane, given: Object) -> Object:
 
 def is_asked(plane: ControlPlane) -> bool:
     return "probed" in dry_run(plane, own_pod("probe", "probe"))["metadata"]["labels"]
+
+
+def pid_of(argv: list[str]) -> int:
+    """The process with these arguments."""
+    text = b"\0".join(map(os.fsencode, argv)) + b"\0"
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if file.read_bytes() == text:
+                return int(file.parent.name)
+    raise ProcessLookupError(argv[0])
+
+
+def reviews(hook: Hook) -> float:
+    """How often the webhook was asked about new pods."""
+    (page,) = (json.loads(line) for line in hook.role.text().splitlines() if "metrics page" in line)
+    with urllib.request.urlopen(f"http://127.0.0.1:{page['port']}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    name = 'springtide_webhook_reviews_total{path="/mutate-pods",'
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 async def test_pods_of_a_workload_come_out_as_batch(plane: ControlPlane, hook: Hook) -> None:
@@ -325,12 +351,75 @@ def test_rights_are_those_of_the_role_alone(plane: ControlPlane, hook: Hook) -> 
     )  # fmt: skip
 
 
-async def test_renewed_certificate_is_used_without_a_restart(
+async def test_certificates_are_renewed_under_load_and_every_pod_is_reviewed(
     plane: ControlPlane, hook: Hook
 ) -> None:
-    renewed = hook.write_certificate()
-    await until(lambda: asyncio.to_thread(hook.shown_certificate_is, renewed), 60)
+    """A call that fails would leave a pod unchanged. Certificate and key are written one after the
+    other, so that they do not belong together for a moment."""
+    stop, asked = threading.Event(), []
+
+    def ask() -> None:
+        while not stop.is_set():
+            asked.append(is_asked(plane))
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(ask) for _ in range(2)]
+        try:
+            renewed = hook.write_certificate()
+            await until(lambda: asyncio.to_thread(hook.shown_certificate_is, renewed), 60)
+            before = len(asked)
+            await until(lambda: len(asked) > before + 3, 60)
+        finally:
+            stop.set()
+        for client in clients:
+            client.result()
+    assert all(asked), f"{asked.count(False)} of {len(asked)} pods were not reviewed"
+
+
+async def test_profiles_are_followed_after_the_api_server_was_paused(
+    plane: ControlPlane, hook: Hook
+) -> None:
+    api = pid_of(plane.api.argv)
+    os.kill(api, signal.SIGSTOP)
+    try:
+        assert is_ready(hook)
+        await asyncio.sleep(PAUSE_SECONDS)
+        assert is_ready(hook)  # a restart could not read profiles
+    finally:
+        os.kill(api, signal.SIGCONT)
     assert await asyncio.to_thread(is_asked, plane)
+    apply(plane, for_app("paused", labels={"paused": "no"}))
+    given = own_pod("paused", "paused")
+    await until(lambda: "paused" in dry_run(plane, given)["metadata"]["labels"], 60)
+
+
+async def test_two_installations_append_a_suffix_once(plane: ControlPlane, hook: Hook) -> None:
+    """Both webhooks apply all profiles, which belong to no installation; in turn, and again where
+    the other changed the pod."""
+    seen = {"matchExpressions": [{"key": "suffixed", "operator": "Exists"}]}
+    apply(
+        plane,
+        *(profile(f"suffix-{name}", selector=seen, labelSuffixes={"app": f"-{name}"})
+          for name in ("x", "y")),
+    )  # fmt: skip
+    given = own_pod("suffixed", "web", labels={"suffixed": "yes"})
+    await until(lambda: dry_run(plane, given)["metadata"]["labels"]["app"] == "web-x-y")
+    (mutating, _) = configurations(hook.authority.certificate, hook.port)
+    mutating["metadata"]["name"] = "another-installation"
+    mutating["webhooks"][0]["name"] = "mutate-pods.another.io"
+    try:
+        apply(plane, mutating)
+
+        def are_both_asked() -> bool:
+            before = reviews(hook)
+            dry_run(plane, given)
+            return reviews(hook) - before >= 2
+
+        await until(are_both_asked, 60)
+        assert dry_run(plane, given)["metadata"]["labels"]["app"] == "web-x-y"
+    finally:
+        plane.kubectl("delete", "mutatingwebhookconfiguration", "another-installation")
+        plane.kubectl("delete", "clustercolocationprofile", "suffix-x", "suffix-y")
 
 
 async def test_pods_are_admitted_unchanged_while_the_webhook_is_down(

@@ -6,7 +6,7 @@ it cannot be applied to a pod, the pod is left as it was before the profile.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -100,11 +100,10 @@ def apply_profiles(
     applied: list[Profile] = []
     if seed == request.uid and any(0 < profile.percent < 100 for profile in matching):
         _mapping(changed, "metadata", "annotations")[SEED_ANNOTATION] = seed
-    for profile in matching:
-        if not is_drawn(profile, seed):
-            continue
+    drawn = [profile for profile in matching if is_drawn(profile, seed)]
+    for position, profile in enumerate(drawn):
         try:
-            changed = _applied(changed, profile, cluster)
+            changed = _applied(changed, profile, cluster, drawn[position + 1 :])
         except (InvalidPolicyError, InvalidRecordError) as error:
             not_applied[profile.name] = error.message
         else:
@@ -135,11 +134,13 @@ def _seed(pod: PodObject, request: Request) -> str:
     return metadata.annotations.get(SEED_ANNOTATION) or request.uid
 
 
-def _applied(pod: JsonObject, profile: Profile, cluster: Cluster) -> JsonObject:
-    """A copy of the pod that a profile has changed. Raises `InvalidPolicyError` where it cannot,
-    and `InvalidRecordError` if the result is no pod."""
+def _applied(
+    pod: JsonObject, profile: Profile, cluster: Cluster, later: Sequence[Profile]
+) -> JsonObject:
+    """A copy of the pod that a profile has changed, before the `later` ones. Raises
+    `InvalidPolicyError` where it cannot, and `InvalidRecordError` if the result is no pod."""
     spec, former, pod = profile.spec, _priority(pod), _copied(pod)
-    _set_metadata(pod, spec)
+    _set_metadata(pod, spec, later)
     if spec.scheduler_name:
         _mapping(pod, "spec")["schedulerName"] = spec.scheduler_name
     if spec.priority_class_name:
@@ -175,7 +176,7 @@ def _settle_priority(pod: JsonObject, former: tuple[Any, ...], cluster: Cluster)
     pod["spec"] |= {"priority": known.value, "preemptionPolicy": known.preemption_policy}
 
 
-def _set_metadata(pod: JsonObject, spec: ProfileSpec) -> None:
+def _set_metadata(pod: JsonObject, spec: ProfileSpec, later: Sequence[Profile]) -> None:
     own: dict[str, str] = {LABEL_QOS_CLASS: spec.qos_class} if spec.qos_class else {}
     if spec.koordinator_priority is not None:
         own[LABEL_SUB_PRIORITY] = str(spec.koordinator_priority)
@@ -190,8 +191,10 @@ def _set_metadata(pod: JsonObject, spec: ProfileSpec) -> None:
         texts |= {new: texts[old] for old, new in sorted(copied.items()) if old in texts}
     for key, suffix in (spec.label_suffixes or {}).items():
         labels = (pod.get("metadata") or {}).get("labels") or {}
-        # A pod may be reviewed twice.
-        if key in labels and not labels[key].endswith(suffix):
+        # A pod may be reviewed twice: by one webhook, or by those of two installations. Its label
+        # then ends with the suffixes of all profiles.
+        ends = [suffix, *((other.spec.label_suffixes or {}).get(key, "") for other in later)]
+        if key in labels and not labels[key].endswith("".join(ends)):
             labels[key] += suffix
     if own:
         _mapping(pod, "metadata", "labels").update(own)

@@ -117,6 +117,14 @@ def test_keys_are_copied_and_suffixes_appended_once() -> None:
     assert applied(once, profile(labelSuffixes={"copy": "-v2"})).pod == once
 
 
+def test_suffixes_of_several_profiles_are_appended_once_each() -> None:
+    rules = [profile(name, labelSuffixes={"app": suffix}) for name, suffix in
+             (("a", "-x"), ("b", "-y"), ("c", "-x"))]  # fmt: skip
+    once = applied(pod(), *rules).pod
+    assert once["metadata"]["labels"]["app"] == "a-x-y-x"
+    assert applied(once, *rules).pod == once
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -103,7 +103,9 @@ def _find_node(answer: Explanation, node: str) -> NodeExplanation:
     similar = difflib.get_close_matches(node, [item.node for item in answer.items], n=3)
     raise UsageError(
         f"node {node!r:.300} is not known",
-        hint=suggestion(similar, "`springtide top` lists the nodes"),
+        hint=suggestion(
+            similar, "`springtide top` lists the nodes; one without a Node object takes no pod"
+        ),
     )
 
 

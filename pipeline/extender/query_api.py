@@ -6,6 +6,7 @@ for an invalid request, 404 for an unknown node, 503 while the table is not caug
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import compress
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -59,7 +60,7 @@ class ExplainRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
     pod: A Pod as kubectl prints it.
     pod_record: A record of the topic of pods.
-    node_names: The nodes in question; without it all nodes are meant.
+    node_names: The nodes in question; without it all that have a Node object are meant.
     """
 
     # A default that is no factory would have to be in the schema, which has no Raw.
@@ -117,9 +118,18 @@ def explain(
     and may be called in another thread."""
     # Removes nodes of which nothing but an expired placement is left.
     table.bring_up_to_date(now)
-    names = tuple(table) if subject.names is None else subject.names
+    names = nodes_of_cluster(table) if subject.names is None else subject.names
     result = decisions.explain(subject.record, names, now, is_exempt=subject.is_exempt)
     return lambda: explanation(result, subject.record, decisions.rules, now, mode)
+
+
+def nodes_of_cluster(table: Table) -> tuple[str, ...]:
+    """The nodes about which a scheduler asks, by name: those that have a Node object, or all if the
+    table has none. Others are known by usage or pods alone."""
+    names, has_node = tuple(table), table["has_node"]
+    if not has_node.any():
+        return names
+    return tuple(compress(names, has_node[table.lookup(names)].tolist()))
 
 
 class QueryHandler:

@@ -17,6 +17,7 @@ from pipeline.extender.query_api import EXPLAIN_KEYS
 from pipeline.processors.kubernetes.object_records import read_manifest
 from pipeline.settings import ExtenderSettings
 from pipeline.table import Table
+from pipeline.table.node_columns import TableNode
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pods import PodRecord
 from pipeline.topics.resource_amounts import Resources
@@ -84,6 +85,18 @@ async def test_without_names_all_nodes_are_explained(start: Start) -> None:
     assert (await ask(client, {"pod": POD, "nodeNames": []}))["items"] == []
     twice = await ask(client, {"pod": POD, "nodeNames": ["hot", "idle", "hot"]})
     assert [item["node"] for item in twice["items"]] == ["hot", "idle"]
+
+
+async def test_without_names_nodes_without_a_node_object_are_left_out(start: Start) -> None:
+    """A scheduler never asks about them: they would count in the rank of others."""
+    table = cluster()
+    table.put_node(TableNode(node="busy"))
+    table.put_node(TableNode(node="silent"))
+    client = await start(table=table)
+    result = await ask(client, {"pod": POD})
+    assert [item["node"] for item in result["items"]] == ["busy", "silent"]
+    result = await ask(client, {"pod": POD, "nodeNames": ["hot"]})
+    assert [item["node"] for item in result["items"]] == ["hot"]
 
 
 async def test_a_node_with_nothing_but_an_expired_placement_is_removed(start: Start) -> None:

@@ -131,6 +131,7 @@ docs: setup ## Write settings and tables of declarations, such as topics and lim
 	  $(BIN)/springtide topics strimzi --replication-factor 3 >>$$file.new; mv $$file.new $$file
 	@$(BIN)/python -m tests.deploy.values_schema
 	@$(BIN)/python -m tests.deploy.monitoring_files
+	@$(BIN)/python -m tests.deploy.kafka_files
 
 .PHONY: site
 site: setup ## The documentation as a site, in build/site

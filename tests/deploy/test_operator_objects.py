@@ -25,7 +25,8 @@ CHART = (
     "monitoring.enabled=true", "monitoring.labels.release=prometheus",
     "webhook.enabled=true", "webhook.tls.certManager=true",
     "extender.tls.secretName=extender-tls", "extender.tls.issuerRef.name=internal",
-    "extender.tls.issuerRef.kind=ClusterIssuer",
+    "extender.tls.issuerRef.kind=ClusterIssuer", "kafka.strimzi.enabled=true",
+    "worker.keda.enabled=true",
 )  # fmt: skip
 """Values with which the chart has objects for other operators."""
 
@@ -45,14 +46,17 @@ def test_the_objects_of_deploy_kafka_are_accepted(operators: ControlPlane, tmp_p
 
 
 def test_the_objects_of_the_chart_are_accepted(operators: ControlPlane, tmp_path: Path) -> None:
-    groups = ("monitoring.coreos.com/", "cert-manager.io/")
+    groups = ("monitoring.coreos.com/", "cert-manager.io/", "kafka.strimzi.io/", "keda.sh/")
     objects = [
         each
         for each in rendered(*CHART, namespace=NAMESPACE)
         if each["apiVersion"].startswith(groups)
     ]
     kinds = [each["kind"] for each in objects]
-    assert sorted({*kinds}) == ["Certificate", "Issuer", "PodMonitor", "PrometheusRule"]
+    assert {*kinds} == {
+        "Certificate", "Issuer", "KafkaTopic", "KafkaUser", "PodMonitor", "PrometheusRule",
+        "ScaledObject", "TriggerAuthentication",
+    }  # fmt: skip
     # Of the extender, of the webhook, and of its CA.
     assert kinds.count("Certificate") == 3
     check_accepted(operators, objects, tmp_path)

@@ -16,7 +16,7 @@ annotations:
 
 {{- define "springtide.podSpec" -}}
 {{- $isOnNodes := eq .declared.kind "DaemonSet" -}}
-{{- $kafka := has "kafka" .declared.sections | ternary .root.Values.kafka dict -}}
+{{- $kafka := has "kafka" .declared.sections | ternary (include "springtide.kafkaAccess" .root | fromYaml) dict -}}
 serviceAccountName: springtide-{{ .role }}
 automountServiceAccountToken: {{ .declared.api | default false }}
 enableServiceLinks: false
@@ -63,7 +63,7 @@ containers:
     command: {{ .command | default (list "springtide" .role) | toJson }}
     env:
       - {name: SPRINGTIDE_CONFIG, value: /etc/springtide/settings/springtide.yaml}
-      {{- if and $kafka.userSecret (dig "kafka" "sasl_mechanism" "" .root.Values.settings) }}
+      {{- if and $kafka.userSecret $kafka.mechanism }}
       - name: SPRINGTIDE_KAFKA_SASL_PASSWORD
         valueFrom: {secretKeyRef: {name: {{ include "springtide.kafkaUser" . | quote }}, key: password}}
       {{- end }}
@@ -130,8 +130,8 @@ volumes:
 {{- end -}}
 
 {{- define "springtide.hasKafkaCertificate" -}}
-{{- $isPassword := dig "kafka" "sasl_mechanism" "" .root.Values.settings -}}
-{{- if and (has "kafka" .declared.sections) .root.Values.kafka.userSecret (not $isPassword) }}yes{{ end -}}
+{{- $kafka := include "springtide.kafkaAccess" .root | fromYaml -}}
+{{- if and (has "kafka" .declared.sections) $kafka.userSecret (not $kafka.mechanism) }}yes{{ end -}}
 {{- end -}}
 
 {{- define "springtide.readsSchedulerConfig" -}}

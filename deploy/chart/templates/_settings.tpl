@@ -24,13 +24,17 @@ values, so that the two cannot contradict each other.
 */ -}}
 {{- define "springtide.ownSettings" -}}
 {{- $values := .root.Values -}}
-{{- $kafka := $values.kafka -}}
+{{- $kafka := include "springtide.kafkaAccess" .root | fromYaml -}}
 kafka:
+  {{- if $values.kafka.strimzi.enabled }}
+  security_protocol: SASL_SSL
+  {{- end }}
   {{- if $kafka.caSecret }}
   ssl_ca_file: {{ printf "/etc/springtide/kafka-ca/%s" $kafka.caKey | quote }}
   {{- end }}
   {{- if $kafka.userSecret }}
-  {{- if dig "kafka" "sasl_mechanism" "" $values.settings }}
+  {{- if $kafka.mechanism }}
+  sasl_mechanism: {{ $kafka.mechanism }}
   sasl_username: {{ dig "kafka" "sasl_username" "" $values.settings | default (include "springtide.kafkaUser" .) | quote }}
   {{- else }}
   ssl_cert_file: /etc/springtide/kafka-user/user.crt
@@ -76,8 +80,22 @@ webhook:
   tls_key_file: /etc/springtide/tls/tls.key
 {{- end -}}
 
+{{- /*
+How roles connect to Kafka: Secrets, and the SASL mechanism or nothing. Strimzi makes these Secrets,
+and names them so.
+*/ -}}
+{{- define "springtide.kafkaAccess" -}}
+{{- $kafka := .Values.kafka -}}
+{{- $isStrimzi := $kafka.strimzi.enabled -}}
+{{- $ca := ternary (printf "%s-cluster-ca-cert" $kafka.strimzi.cluster) "" $isStrimzi -}}
+caSecret: {{ $kafka.caSecret | default $ca | quote }}
+caKey: {{ quote $kafka.caKey }}
+userSecret: {{ $kafka.userSecret | default (ternary "springtide-ROLE" "" $isStrimzi) | quote }}
+mechanism: {{ ternary "SCRAM-SHA-512" (dig "kafka" "sasl_mechanism" "" .Values.settings | default "") $isStrimzi | quote }}
+{{- end -}}
+
 {{- define "springtide.kafkaUser" -}}
-{{- .root.Values.kafka.userSecret | replace "ROLE" .role -}}
+{{- (include "springtide.kafkaAccess" .root | fromYaml).userSecret | replace "ROLE" .role -}}
 {{- end -}}
 
 {{- /* The settings file of a role, as JSON, which is YAML: `toYaml` writes large numbers as floats. */ -}}

@@ -151,6 +151,23 @@ def test_something_else_may_scale_workers() -> None:
     assert object_of(objects, "PodDisruptionBudget", "springtide-worker")
 
 
+def test_a_drain_ends_one_replica_at_a_time_and_is_never_blocked(everything: list[Any]) -> None:
+    """Roles of which there is one replica have no budget: it would protect nobody."""
+    single = rendered(*WEBHOOK, "webhook.replicas=1", "extender.replicas=1")
+    for objects, among, without in (
+        (everything, {"webhook", "extender", "notifier", "planner", "worker"}, {"archive"}),
+        (single, {"planner", "worker"}, {"webhook", "extender"}),
+    ):
+        budgets = {
+            o["metadata"]["labels"]["app.kubernetes.io/component"]: o["spec"]
+            for o in objects
+            if o["kind"] == "PodDisruptionBudget"
+        }
+        assert {spec["maxUnavailable"] for spec in budgets.values()} == {1}
+        assert budgets.keys() >= among
+        assert budgets.keys().isdisjoint(without)
+
+
 def test_pods_beside_those_on_nodes_have_least_rights(everything: list[Any]) -> None:
     for role, pod in pods_of(everything).items():
         (container,) = pod["containers"]

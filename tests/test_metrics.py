@@ -68,8 +68,9 @@ def test_a_role_has_no_metrics_of_another_role(role: str, more: set[str]) -> Non
     )
     names = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     owners = {*re.findall(r"\bspringtide_([a-z]+)_", names.stdout.decode())}
-    # Of every role (three), of clients of the API server, of roles with a leader, and of feeds.
-    assert owners == {"build", "event", "tracing", "kubernetes", "standby", "refused", role} | more
+    # Of every role (four), of clients of the API server, of roles with a leader, and of feeds.
+    of_all = {"build", "event", "tracing", "certificate"}
+    assert owners == of_all | {"kubernetes", "standby", "refused", role} | more
 
 
 def test_a_label_without_a_bound_is_refused() -> None:

@@ -119,8 +119,15 @@ class ClusterState:
         self._pods.setdefault(node, {})[cgroup_uid] = row
         self.deleted_pods.forget(node, cgroup_uid)
         if pod.oom_killed_at and node and node not in self.deleted_nodes:
-            killed_at, request = pod.oom_killed_at.values(), row.request_memory_bytes
-            self.oom_kills.observe(node, cgroup_uid, killed_at, request, record.appended_ms)
+            containers = (*pod.containers, *pod.init_containers)
+            self.oom_kills.observe(
+                node,
+                cgroup_uid,
+                pod.oom_killed_at,
+                row.request_memory_bytes,
+                {each.name: each.requests.memory_bytes for each in containers},
+                record.appended_ms,
+            )
 
     def _forget_pod(self, node: str, uid: str) -> tuple[str, PodRow] | None:
         """Remove a pod; return the UID in its cgroup's name and its facts, None if unknown."""

@@ -70,7 +70,8 @@ DECLARED_RISK = gauge(
 )
 DROPPED = gauge(
     "worker_dropped_workloads",
-    "Models of workloads without pods that were dropped because their node had too many.",
+    "Models of workloads without pods, and of containers, that were dropped because their node had "
+    "too many.",
 )
 
 _SHUTDOWN_SECONDS = 10.0
@@ -103,7 +104,7 @@ class PartitionHolder:
             lambda: sum(len(s.model.bank.node_models) for s in list(self.shards.values()))
         )
         WORKLOADS.set_function(lambda: 0 if self._bank is None else len(self._bank.workloads))
-        DROPPED.set_function(lambda: 0 if self._bank is None else self._bank.workloads.dropped)
+        DROPPED.set_function(lambda: 0 if self._bank is None else self._bank.dropped_workloads)
         for predictor, risk in declared_risks(model_config(settings)).items():
             DECLARED_RISK.labels(predictor).set(risk)
         for (rule, name), (level, severity) in product(

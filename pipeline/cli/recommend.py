@@ -28,16 +28,21 @@ from pipeline.processors.recommendation_objects import koordinator_object, vpa_o
 from pipeline.processors.recommendation_records import savings
 from pipeline.settings import Settings
 from pipeline.topics.codec import decode_json, encode_json
-from pipeline.topics.recommendations import RecommendationRecord, ResourceList
+from pipeline.topics.recommendations import (
+    ContainerRecommendation,
+    RecommendationRecord,
+    ResourceList,
+)
 from pipeline.topics.registry import RECOMMENDATIONS
 from pipeline.topics.workloads import Workload
 
 _HEADERS: Final = (
-    "WORKLOAD", "RESOURCE", "LOWER", "TARGET", "UPPER", "DAYS", "PODS", "SEEN", "SAMPLES", "AS-OF",
-    "REQUESTED", "SAVES", "OOM-KILLED", "OOM-PEAK",
+    "WORKLOAD", "CONTAINER", "RESOURCE", "LOWER", "TARGET", "UPPER", "DAYS", "PODS", "SEEN",
+    "SAMPLES", "AS-OF", "REQUESTED", "SAVES", "OOM-KILLED", "OOM-PEAK",
 )  # fmt: skip
 _COLUMN_HELP: Final = {
     "Columns": [
+        ("CONTAINER", "With --containers: - is the pod as a whole."),
         ("LOWER, UPPER", "Bounds for each pod as a whole: a request within them need not change."),
         ("TARGET", "Recommended request for each pod as a whole."),
         ("DAYS", "Length of the history."),
@@ -77,7 +82,10 @@ def similar(workloads: Iterable[Workload], typed: TypedName) -> list[Workload]:
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @output_formats("vpa", help=", vpa are objects VerticalPodAutoscaler")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions")
-def command(settings: Settings, workload: str | None, output: str) -> None:
+@click.option(
+    "--containers", is_flag=True, help="Show the containers of each pod, too, in the table."
+)
+def command(settings: Settings, workload: str | None, output: str, containers: bool) -> None:
     """Show the requests recommended for the pods of WORKLOAD, or of every workload.
 
     A worker recommends as the Vertical Pod Autoscaler does: quantiles of the usage of all pods of a
@@ -89,6 +97,7 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
     Examples:
       springtide recommend
       springtide recommend deploy/web
+      springtide recommend deploy/web --containers
       springtide recommend statefulset/shop/db
       springtide recommend shop/db -o json | jq '.items[].recommendation'
       springtide recommend Deployment/shop/web -o vpa
@@ -105,7 +114,7 @@ def command(settings: Settings, workload: str | None, output: str) -> None:
         objects = [vpa_object(record) for record in records]
         click.echo(objects_yaml(objects), nl=False)
     elif records:
-        print_lines(table_lines(records))
+        print_lines(table_lines(records, with_containers=containers))
     if not records:
         raise NotReadyError(
             "there is no recommendation"
@@ -147,21 +156,24 @@ def _workload(record: RecommendationRecord) -> Workload:
     return Workload(record.namespace, record.kind, record.name)
 
 
-def table_lines(records: Iterable[RecommendationRecord]) -> Iterator[str]:
-    """Yield two lines per workload, CPU and memory."""
-    rows = [row for record in records for row in _rows(record)]
-    return align_columns([list(_HEADERS), *rows])
+def table_lines(
+    records: Iterable[RecommendationRecord], *, with_containers: bool = False
+) -> Iterator[str]:
+    """Yield two lines per workload, CPU and memory, and two of each container if wanted."""
+    rows = [list(_HEADERS)]
+    for record in records:
+        rows += _pod_rows(record)
+        if with_containers:
+            rows += _container_rows(record)
+    return align_columns(rows if with_containers else [[row[0], *row[2:]] for row in rows])
 
 
-def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
+def _pod_rows(record: RecommendationRecord) -> Iterator[list[str]]:
     saved, kills = savings(record), record.oom_kills
-    for container in record.recommendation.container_recommendations:
-        lists = container.lower_bound, container.target, container.upper_bound
+    for pod in record.recommendation.container_recommendations:
         for resource in RESOURCES:
             yield [
-                str(_workload(record)),
-                resource,
-                *(_amount(resource, amounts) for amounts in lists),
+                *_first_cells(record, "-", resource, pod),
                 f"{record.history_days:.1f}",
                 str(record.pods),
                 str(record.pods_seen),
@@ -177,6 +189,20 @@ def _rows(record: RecommendationRecord) -> Iterator[list[str]]:
             ]
 
 
+def _container_rows(record: RecommendationRecord) -> Iterator[list[str]]:
+    for container in record.containers:
+        for resource in RESOURCES:
+            cells = _first_cells(record, container.container_name, resource, container)
+            yield [*cells, *["-"] * (len(_HEADERS) - len(cells))]
+
+
+def _first_cells(
+    record: RecommendationRecord, name: str, resource: str, amounts: ContainerRecommendation
+) -> list[str]:
+    lists = amounts.lower_bound, amounts.target, amounts.upper_bound
+    return [str(_workload(record)), name, resource, *(_amount(resource, each) for each in lists)]
+
+
 def _amount(resource: str, amounts: ResourceList, whole: Callable[[float], int] = math.ceil) -> str:
     quantity = amounts.get(resource, "-")
     # A record may have any text, also one with more digits than Python reads.
@@ -187,8 +213,9 @@ def _amount(resource: str, amounts: ResourceList, whole: Callable[[float], int] 
 def item_document(record: RecommendationRecord) -> dict[str, Any]:
     """Return the JSON item of a workload.
 
-    `recommendation` has the form of a VerticalPodAutoscaler's status, `koordinator` that of a
-    Recommendation of Koordinator. Both are for a pod as a whole. `saves` is for all replicas.
+    `recommendation` has the form of a VerticalPodAutoscaler's status, for the pod as a whole,
+    `containers` for each container. `koordinator` is a Recommendation of Koordinator, per container
+    where containers are known. `saves` is for all replicas.
     """
     document: dict[str, Any] = json.loads(encode_json(record))
     document["saves"] = savings(record)

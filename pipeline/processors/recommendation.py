@@ -12,15 +12,17 @@ minimum is 25 millicores and 250 MiB.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from itertools import compress
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray, IntArray
-from pipeline.processors.model import state_codec
+from pipeline.processors.model import saved_containers, state_codec
 from pipeline.processors.model.column_store import Column, Columns
 from pipeline.processors.model.entity_models import NEVER, EntityModels
 from pipeline.processors.model.histogram import (
@@ -31,9 +33,10 @@ from pipeline.processors.model.histogram import (
 )
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES, VPA
 from pipeline.processors.model.oom_peaks import WorkloadOomKills, in_total
-from pipeline.processors.model.workload_models import COLUMNS, HALF_LIFE_MS
+from pipeline.processors.model.workload_models import COLUMNS
+from pipeline.processors.model.workload_samples import HALF_LIFE_MS
 from pipeline.processors.predictors.vpa import FLOOR, MARGIN_PERCENT, TARGET
-from pipeline.topics.workloads import Workload
+from pipeline.topics.workloads import Workload, WorkloadContainer
 
 FRACTIONS: Final = (0.5, TARGET, 0.95)
 """Quantiles of lower bound, target and upper bound, for both resources."""
@@ -45,8 +48,9 @@ _AT_ONCE: Final = 1024
 """More workloads at once would need a dense copy of all histograms, and hold up a caller's event
 loop for more than some milliseconds."""
 _FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
+_OBSERVED: Final = {"observed_ms": Column((), "<i8")}
 _SUM_COLUMNS: Final = {
-    **COLUMNS, "present": Column((), "<i8"), "observed_ms": Column((), "<i8"),
+    **COLUMNS, **_OBSERVED, "present": Column((), "<i8"),
     "replicas": Column((), "<i8"), "requested": Column((2,)),
 }  # fmt: skip
 
@@ -60,6 +64,14 @@ class Advice(NamedTuple):
     upper: float
 
 
+class ContainerAdvice(NamedTuple):
+    """The recommendation for a container of each pod of a workload."""
+
+    name: str
+    cpu: Advice
+    memory: Advice
+
+
 class Recommendation(NamedTuple):
     """The recommendation for each pod of a workload.
 
@@ -68,7 +80,7 @@ class Recommendation(NamedTuple):
     `requested_bytes` what they request together, NaN if that of one is unknown. `samples` are those
     of cpu, `history_days` the confidence in them. `last_ms` is the end of the newest window with a
     sample. `oom_kills` of the last eight half-lives count as peaks of memory, None: there were
-    none.
+    none. `containers` are the recommendations for each container by name, empty if none is known.
     """
 
     workload: Workload
@@ -83,6 +95,7 @@ class Recommendation(NamedTuple):
     cpu: Advice
     memory: Advice
     oom_kills: WorkloadOomKills | None = None
+    containers: tuple[ContainerAdvice, ...] = ()
 
 
 class WorkloadSums:
@@ -95,10 +108,10 @@ class WorkloadSums:
     """
 
     def __init__(self) -> None:
-        self._models = EntityModels((VPA,), _SUM_COLUMNS)
-        self._rows: dict[Workload, int] = {}
+        self._sums = _Sums[Workload](_SUM_COLUMNS)
+        self._containers = _Sums[WorkloadContainer](_OBSERVED)
+        self._only_containers: dict[Workload, str] = {}
         self._in_namespace: defaultdict[str, set[Workload]] = defaultdict(set)
-        self._reference_ms: int | None = None
         self._oom_kills: dict[Workload, WorkloadOomKills] = {}
         self.left_out = 0
 
@@ -112,8 +125,9 @@ class WorkloadSums:
         if state.node != node:
             raise CheckpointError(f"state of node {state.node!r:.100} given for {node!r:.100}")
         count, models = len(state.workloads), state.workload_models
-        histograms = state_codec.read_workloads(state, self._models)
+        histograms = state_codec.read_workloads(state, self._sums.models)
         columns = state_codec.workload_columns(models, count)
+        containers = saved_containers.read(state.containers)
         kept = Columns(COLUMNS)
         values = kept.unpack(models.columns, count)
         kept.grow(count)
@@ -128,54 +142,54 @@ class WorkloadSums:
             return
         own = np.array(positions, np.int64)
         workloads = [state.workloads[position] for position in positions]
-        rows = self._allocated(workloads)
+        self._note_namespaces(workloads)
         of_node, of_all = dict(state.workload_oom_kills), self._oom_kills
         for workload in of_node.keys() & {*workloads}:
             of_all[workload] = in_total(of_all.get(workload), of_node[workload])
-        factor = self._moved_to(state.workload_reference_ms)
-        for sums, (counts, buckets, weights) in zip(
-            self._models.histograms, histograms, strict=True
-        ):
-            row_of = np.full(count, NEVER)
-            row_of[own] = rows
-            bucket_rows = row_of.repeat(counts)
-            wanted = bucket_rows != NEVER
-            sums.add_repeated(bucket_rows[wanted], buckets[wanted], weights[wanted] * factor)
-        totals = self._models
-        samples = columns["samples"][own]
-        totals.samples[rows] += samples
-        totals.store["observed_ms"][rows] += samples[:, 0] * state.window_ms
+        reference_ms, window_ms = state.workload_reference_ms, state.window_ms
+        rows = self._sums.add(workloads, own, columns, histograms, reference_ms, window_ms)
+        totals = self._sums.models
         totals.store["pods"][rows] += kept["pods"][own]
         totals.store["present"][rows] += present.pods[own]
         totals.store["replicas"][rows] += present.replicas[own]
         totals.store["requested"][rows] += present.requested[own]
-        first, last = columns["first_ms"][own], columns["last_ms"][own]
-        before = totals.first_ms[rows]
-        earliest = np.where(before == NEVER, first, np.minimum(before, first))
-        totals.first_ms[rows] = np.where(first == NEVER, before, earliest)
-        totals.last_ms[rows] = np.maximum(totals.last_ms[rows], last)
+        if containers is not None:
+            self._add_containers(containers, {*workloads}, reference_ms, window_ms)
         for namespace in {workload.namespace for workload in workloads}:
             if len(self._in_namespace[namespace]) > 2 * MAX_PER_NAMESPACE:
                 self._leave_out(namespace)
+
+    def _add_containers(
+        self,
+        containers: saved_containers.CheckedContainers,
+        workloads: Set[Workload],
+        reference_ms: int,
+        window_ms: int,
+    ) -> None:
+        state = containers.state
+        self._only_containers |= {each: name for each, name in state.only if each in workloads}
+        positions = [i for i, name in enumerate(state.names) if name.workload in workloads]
+        self._containers.add(
+            [state.names[position] for position in positions],
+            np.array(positions, np.int64),
+            containers.columns,
+            containers.histograms,
+            reference_ms,
+            window_ms,
+        )
 
     def recommendations(self) -> Iterator[Recommendation]:
         """The recommendation for each workload with samples, by namespace, kind and name, computed
         for some hundreds at a time. After this, no node may be added."""
         for namespace in self._in_namespace:
             self._leave_out(namespace)
-        workloads = sorted(self._rows)
+        workloads = sorted(self._sums.rows)
         for first in range(0, len(workloads), _AT_ONCE):
             yield from self._recommendations(workloads[first : first + _AT_ONCE])
 
     def _recommendations(self, workloads: list[Workload]) -> Iterator[Recommendation]:
-        rows = np.array([self._rows[workload] for workload in workloads], np.int64)
-        models = self._models
-        lifetime_ms = models.last_ms[rows] - models.first_ms[rows]
-        days = np.minimum(lifetime_ms, models.store["observed_ms"][rows]) / _DAY_MS
-        cpu, memory = (
-            np.stack(bounds(self._quantiles(rows, resource), days, FLOOR[resource]), axis=1)
-            for resource in range(len(RESOURCES))
-        )
+        models, rows = self._sums.models, self._sums.rows_of(workloads)
+        days, cpu, memory = self._sums.advice(rows, np.ones(len(rows)))
         # Without a target both bounds are unknown, too.
         known = ~(np.isnan(cpu[:, 1]) & np.isnan(memory[:, 1]))
         columns = (
@@ -189,30 +203,135 @@ class WorkloadSums:
         )
         advice = (map(Advice._make, amounts.tolist()) for amounts in (cpu, memory))
         oom_kills = map(self._oom_kills.get, workloads)
-        each = zip(workloads, *columns, *advice, oom_kills, strict=True)
+        containers = self._container_advice(workloads, models.last_ms[rows].tolist(), cpu, memory)
+        each = zip(workloads, *columns, *advice, oom_kills, containers, strict=True)
         return (Recommendation(*row) for row in compress(each, known.tolist()))
+
+    def _container_advice(
+        self, workloads: list[Workload], last_ms: list[int], cpu: FloatArray, memory: FloatArray
+    ) -> list[tuple[ContainerAdvice, ...]]:
+        """The recommendations for the containers of each workload; `cpu` and `memory` (n, 3) are
+        those for its pods. Containers that no pod has had for a day are left out."""
+        result: list[tuple[ContainerAdvice, ...]] = []
+        for i, workload in enumerate(workloads):
+            names = self._containers_of.get(workload, ())
+            rows = self._containers.rows_of(names)
+            recent = self._containers.models.last_ms[rows] > last_ms[i] - _DAY_MS
+            names, rows = [*compress(names, recent.tolist())], rows[recent]
+            if not names:
+                only = self._only_containers.get(workload)
+                advice = Advice(*cpu[i].tolist()), Advice(*memory[i].tolist())
+                result.append(() if only is None else (ContainerAdvice(only, *advice),))
+                continue
+            _, *by_resource = self._containers.advice(rows, np.full(len(rows), 1 / len(rows)))
+            amounts = zip(*(map(Advice._make, each.tolist()) for each in by_resource), strict=True)
+            result.append(
+                tuple(
+                    ContainerAdvice(name.container, *each)
+                    for name, each in zip(names, amounts, strict=True)
+                )
+            )
+        return result
+
+    @cached_property
+    def _containers_of(self) -> dict[Workload, list[WorkloadContainer]]:
+        """The containers of each workload by name; no node is added after this."""
+        by_workload: defaultdict[Workload, list[WorkloadContainer]] = defaultdict(list)
+        for name in sorted(self._containers.rows):
+            by_workload[name.workload].append(name)
+        return dict(by_workload)
 
     def _leave_out(self, namespace: str) -> None:
         """Remove the workloads of a namespace for which there is no room."""
         own = sorted(self._in_namespace[namespace])
-        rows = np.array([self._rows[workload] for workload in own], np.int64)
-        absent = self._models.store["present"][rows] == 0
-        order = np.lexsort((-self._models.last_ms[rows], absent))[MAX_PER_NAMESPACE:]
-        for position in order.tolist():
-            del self._rows[own[position]]
-            self._oom_kills.pop(own[position], None)
-        self._in_namespace[namespace].difference_update(own[i] for i in order.tolist())
-        self._models.release(rows[order])
-        self.left_out += len(order)
+        rows, models = self._sums.rows_of(own), self._sums.models
+        absent = models.store["present"][rows] == 0
+        order = np.lexsort((-models.last_ms[rows], absent))[MAX_PER_NAMESPACE:]
+        removed = {own[position] for position in order.tolist()}
+        if not removed:
+            return
+        for workload in removed:
+            self._oom_kills.pop(workload, None)
+            self._only_containers.pop(workload, None)
+        self._in_namespace[namespace] -= removed
+        self._sums.remove(removed)
+        self._containers.remove(
+            [each for each in self._containers.rows if each.workload in removed]
+        )
+        self.left_out += len(removed)
 
-    def _allocated(self, workloads: list[Workload]) -> IntArray:
-        """The rows of these workloads, new ones if necessary."""
-        new = [workload for workload in workloads if workload not in self._rows]
-        rows = self._models.allocate(np.zeros(len(new), np.int8)).tolist()
-        self._rows.update(zip(new, rows, strict=True))
-        for workload in new:
+    def _note_namespaces(self, workloads: Iterable[Workload]) -> None:
+        for workload in workloads:
             self._in_namespace[workload.namespace].add(workload)
-        return np.array([self._rows[workload] for workload in workloads], np.int64)
+
+
+_Key = TypeVar("_Key", Workload, WorkloadContainer)
+
+
+class _Sums(Generic[_Key]):
+    """Models of several nodes added up by key: `rows` are those of `models`, whose columns include
+    `_OBSERVED`."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self.models = EntityModels((VPA,), columns)
+        self.rows: dict[_Key, int] = {}
+        self._reference_ms: int | None = None
+
+    def rows_of(self, keys: Sequence[_Key]) -> IntArray:
+        """The rows of known keys."""
+        return np.array([self.rows[key] for key in keys], np.int64)
+
+    def add(
+        self,
+        keys: Sequence[_Key],
+        positions: IntArray,
+        columns: Mapping[str, npt.NDArray[Any]],
+        histograms: Sequence[state_codec.SparseHistograms],
+        reference_ms: int,
+        window_ms: int,
+    ) -> IntArray:
+        """Add the models of `keys`, which are at `positions` in the columns and histograms of a
+        node. Returns their rows."""
+        new = [key for key in keys if key not in self.rows]
+        self.rows.update(
+            zip(new, self.models.allocate(np.zeros(len(new), np.int8)).tolist(), strict=True)
+        )
+        rows, models = self.rows_of(keys), self.models
+        factor = self._moved_to(reference_ms)
+        for sums, (counts, buckets, weights) in zip(models.histograms, histograms, strict=True):
+            row_of = np.full(len(counts), NEVER)
+            row_of[positions] = rows
+            bucket_rows = row_of.repeat(counts)
+            wanted = bucket_rows != NEVER
+            sums.add_repeated(bucket_rows[wanted], buckets[wanted], weights[wanted] * factor)
+        samples = columns["samples"][positions]
+        models.samples[rows] += samples
+        models.store["observed_ms"][rows] += samples[:, 0] * window_ms
+        first, last = columns["first_ms"][positions], columns["last_ms"][positions]
+        before = models.first_ms[rows]
+        earliest = np.where(before == NEVER, first, np.minimum(before, first))
+        models.first_ms[rows] = np.where(first == NEVER, before, earliest)
+        models.last_ms[rows] = np.maximum(models.last_ms[rows], last)
+        return rows
+
+    def remove(self, keys: Iterable[_Key]) -> None:
+        """Forget these keys."""
+        rows = np.array([self.rows.pop(key) for key in keys], np.int64)
+        self.models.release(rows)
+
+    def advice(
+        self, rows: IntArray, shares: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Days of history (n,), and of cpu and memory lower bound, target and upper bound (n, 3)
+        with these `shares` (n,) of the floor of a pod."""
+        models = self.models
+        lifetime_ms = models.last_ms[rows] - models.first_ms[rows]
+        days = np.minimum(lifetime_ms, models.store["observed_ms"][rows]) / _DAY_MS
+        cpu, memory = (
+            np.stack(bounds(self._quantiles(rows, r), days, FLOOR[r] * shares), axis=1)
+            for r in range(len(RESOURCES))
+        )
+        return days, cpu, memory
 
     def _moved_to(self, reference_ms: int) -> float:
         """Move the common reference for weights with this one, and return the factor of these.
@@ -220,20 +339,20 @@ class WorkloadSums:
         before = self._reference_ms
         self._reference_ms = shifted_reference_ms(before, reference_ms, HALF_LIFE_MS)
         if before is not None and before != self._reference_ms:
-            rows = np.array([*self._rows.values()], np.int64)
+            rows = np.array([*self.rows.values()], np.int64)
             factor = shift_factor(before, self._reference_ms, HALF_LIFE_MS)
-            for histograms in self._models.histograms:
-                histograms.scale(rows, factor, self._models.profile[rows])
+            for histograms in self.models.histograms:
+                histograms.scale(rows, factor, self.models.profile[rows])
         return decay_factor(reference_ms, self._reference_ms, HALF_LIFE_MS)
 
     def _quantiles(self, rows: IntArray, resource: int) -> FloatArray:
         """Quantiles of `FRACTIONS`, (3, n), NaN without samples."""
-        weights = self._models.histograms[resource].dense(rows)
+        weights = self.models.histograms[resource].dense(rows)
         return quantiles(weights, VPA.layouts[resource], FRACTIONS)
 
 
 def bounds(
-    quantiles: FloatArray, confidence_days: FloatArray, floor: float
+    quantiles: FloatArray, confidence_days: FloatArray, floor: FloatArray | float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Lower bound, target and upper bound from the `quantiles` (3, n) of n workloads with this many
     days of history (n,). NaN is unknown, as is the upper bound without history."""

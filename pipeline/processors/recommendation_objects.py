@@ -1,7 +1,7 @@
 """Recommendations as objects of Kubernetes: a VerticalPodAutoscaler, Koordinator's Recommendation.
 
-Both describe containers. The exporter measures pods, so both have one entry without the name of a
-container, for the pod as a whole.
+Both describe containers. Where no container is known, as in records of older releases, both have
+one entry without the name of a container, for the pod as a whole.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pipeline.topics.recommendations import RecommendationRecord
+from pipeline.topics.recommendations import ContainerRecommendation, RecommendationRecord
 
 VPA_API_VERSION: Final = "autoscaling.k8s.io/v1"
 RECOMMENDER: Final = "springtide"
@@ -27,7 +27,7 @@ _API_VERSIONS: Final = {
     "StatefulSet": "apps/v1",
 }
 _LONGEST_NAME: Final = 253
-_SCOPE: Final = "for the pod as a whole, because usage is measured per pod"
+_WHOLE_POD: Final = "for the pod as a whole, because no container is known"
 
 
 def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
@@ -36,9 +36,8 @@ def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
     Its name has a prefix, so that it never replaces an autoscaler of the same workload. The
     `apiVersion` of a kind that is not well-known is missing.
     """
-    containers = [
-        msgspec.to_builtins(each) for each in record.recommendation.container_recommendations
-    ]
+    containers = [msgspec.to_builtins(each) for each in _containers(record)]
+    scope = "per container" if record.containers else _WHOLE_POD
     target = {"kind": record.kind, "name": record.name}
     if record.kind in _API_VERSIONS:
         target = {"apiVersion": _API_VERSIONS[record.kind], **target}
@@ -59,13 +58,17 @@ def vpa_object(record: RecommendationRecord) -> dict[str, Any]:
                 {
                     "type": "RecommendationProvided",
                     "status": "True",
-                    "message": f"{_SCOPE}; as of {record.as_of}, with "
+                    "message": f"{scope}; as of {record.as_of}, with "
                     f"{record.history_days:.1f} days of history{_oom_kills(record)}",
                 }
             ],
             "recommendation": {"containerRecommendations": containers},
         },
     }
+
+
+def _containers(record: RecommendationRecord) -> tuple[ContainerRecommendation, ...]:
+    return record.containers or record.recommendation.container_recommendations
 
 
 def _oom_kills(record: RecommendationRecord) -> str:
@@ -86,7 +89,13 @@ def _object_name(record: RecommendationRecord) -> str:
 
 def koordinator_object(record: RecommendationRecord) -> dict[str, Any]:
     """The workload's `Recommendation` of Koordinator."""
-    containers = record.recommendation.container_recommendations
+    statuses: list[dict[str, Any]] = [
+        {
+            **({"containerName": each.container_name} if each.container_name else {}),
+            "resources": each.target,
+        }
+        for each in _containers(record)
+    ]
     return {
         "apiVersion": "analysis.koordinator.sh/v1alpha1",
         "kind": "Recommendation",
@@ -96,5 +105,5 @@ def koordinator_object(record: RecommendationRecord) -> dict[str, Any]:
                 "type": "workload", "workload": {"kind": record.kind, "name": record.name},
             }
         },
-        "status": {"containerStatuses": [{"resources": each.target} for each in containers]},
+        "status": {"containerStatuses": statuses},
     }  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.processors.model.oom_peaks import WorkloadOomKills
-from pipeline.processors.recommendation import Recommendation
+from pipeline.processors.recommendation import Advice, Recommendation
 from pipeline.times import format_time
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
@@ -20,14 +20,7 @@ from pipeline.topics.resource_amounts import millicores, whole_bytes
 
 def recommendation_record(recommendation: Recommendation) -> RecommendationRecord:
     """The record of a recommendation; unknown amounts are left out."""
-    cpu, memory = recommendation.cpu, recommendation.memory
-    target = _resource_list(1000 * cpu.target, memory.target)
-    container = ContainerRecommendation(
-        target=target,
-        lower_bound=_resource_list(1000 * cpu.lower, memory.lower),
-        upper_bound=_resource_list(1000 * cpu.upper, memory.upper),
-        uncapped_target=target,
-    )
+    pod = _amounts(recommendation.cpu, recommendation.memory)
     namespace, kind, name = recommendation.workload
     return RecommendationRecord(
         namespace=namespace,
@@ -42,8 +35,22 @@ def recommendation_record(recommendation: Recommendation) -> RecommendationRecor
         requested=_resource_list(
             recommendation.requested_millicores, recommendation.requested_bytes
         ),
-        recommendation=PodRecommendation(container_recommendations=(container,)),
+        recommendation=PodRecommendation(container_recommendations=(pod,)),
         oom_kills=_oom_kills(recommendation.oom_kills),
+        containers=tuple(
+            _amounts(each.cpu, each.memory, each.name) for each in recommendation.containers
+        ),
+    )
+
+
+def _amounts(cpu: Advice, memory: Advice, container_name: str = "") -> ContainerRecommendation:
+    target = _resource_list(1000 * cpu.target, memory.target)
+    return ContainerRecommendation(
+        container_name=container_name,
+        target=target,
+        lower_bound=_resource_list(1000 * cpu.lower, memory.lower),
+        upper_bound=_resource_list(1000 * cpu.upper, memory.upper),
+        uncapped_target=target,
     )
 
 

@@ -13,15 +13,19 @@ ResourceList = dict[str, str]
 """Quantities by resource; unknown ones are missing."""
 
 
-class ContainerRecommendation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Recommended requests of a pod as a whole, for the exporter measures pods.
+class ContainerRecommendation(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
+):
+    """Recommended requests of a container, or of a pod as a whole.
 
+    container_name: Name of the container; missing for the pod as a whole.
     target: Recommended request.
     lower_bound: A request below it should be raised.
     upper_bound: A request above it should be lowered.
     uncapped_target: The target, because no policy caps it.
     """
 
+    container_name: str = ""
     target: ResourceList
     lower_bound: ResourceList
     upper_bound: ResourceList
@@ -66,6 +70,7 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
         is unknown.
     recommendation: The recommendation.
     oom_kills: OOM kills that count as peaks of memory; null: none.
+    containers: Recommendations for each container by name; empty if none is known.
     """
 
     namespace: str
@@ -80,3 +85,4 @@ class RecommendationRecord(Record, frozen=True, kw_only=True):
     requested: ResourceList = msgspec.field(default_factory=dict)
     recommendation: PodRecommendation
     oom_kills: OomKills | None = None
+    containers: tuple[ContainerRecommendation, ...] = ()

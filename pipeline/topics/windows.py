@@ -54,16 +54,23 @@ _CACHED_NODES: Final = 16_384
 _CACHED_BYTES: Final = 4_096
 
 
+_Bytes = Annotated[float, msgspec.Meta(ge=0.0, le=float(LARGEST_AMOUNT))]
+
+
 class OomKill(msgspec.Struct, frozen=True, kw_only=True):
     """The last OOM kill of a container of a pod.
 
     `pod` is the UID in the name of its cgroup, `killed_ms` the time in milliseconds since 1970 by
-    the clock of the node, and `request_bytes` is the memory request of the pod.
+    the clock of the node, and `request_bytes` is the memory request of the pod. `container` is the
+    name of the container, empty in windows of older releases, and `container_request_bytes` its own
+    request.
     """
 
     pod: str
     killed_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-    request_bytes: Annotated[float, msgspec.Meta(ge=0.0, le=float(LARGEST_AMOUNT))] = 0.0
+    request_bytes: _Bytes = 0.0
+    container: str = ""
+    container_request_bytes: _Bytes = 0.0
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,20 @@ class Workload(NamedTuple):
         return f"{self.kind}/{self.namespace}/{self.name}"
 
 
+class WorkloadContainer(NamedTuple):
+    """A container of the pods of a workload."""
+
+    namespace: str
+    kind: str
+    name: str
+    container: str
+
+    @property
+    def workload(self) -> Workload:
+        """The workload alone."""
+        return Workload(*self[:3])
+
+
 NO_WORKLOAD: Final = Workload("", "", "")
 """The workload of a pod that is known to have none."""
 

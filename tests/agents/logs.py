@@ -1,15 +1,22 @@
 """Small windows for tests, each with different usage."""
 
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.processors.join.pod_facts import pod_row
 from pipeline.processors.join.sample_join import NodeObjects, join
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.pods import Owner, PodRecord
+from pipeline.topics.pods import Container, Owner, PodRecord
 from pipeline.topics.sample_rows import read_rows
-from pipeline.topics.samples import SampleBatch, SampleHeader, encode_samples
+from pipeline.topics.samples import (
+    CONTAINERS,
+    SampleBatch,
+    SampleContainer,
+    SampleHeader,
+    encode_samples,
+)
 from pipeline.topics.windows import departure, encode_window, retraction
 from tests.agents.fakes import APPENDED_MS, MemoryBroker
 
@@ -24,11 +31,13 @@ def window(
     machine: str = "m",
     epoch: int = 1,
     deployment: str = "",
+    containers: Sequence[str] = (),
     **usage: Any,
 ) -> bytes:
     """Return the encoded window number `step` (5 s each) of `node`, with this `usage`.
 
-    Every sixth window has a new pod, of this Deployment if there is one.
+    Every sixth window has a new pod, of this Deployment if there is one, with these `containers`.
+    Of two or more the window has the usage of each.
     """
     rng = random.Random(f"{node}/{step}/{epoch}")
     end = APPENDED_MS - 3_600_000 + step * 5000
@@ -45,7 +54,12 @@ def window(
          "cpu_cores_p90": rng.random(), "memory_bytes_p90": rng.random() * 1e9},
     ]  # fmt: skip
     uid = f"pod-{step // 6}"
-    pods = {uid: pod_row(pod_of(deployment, node, uid))} if deployment else {}
+    ids = {name: f"{uid}-{name}" for name in containers}
+    if len(ids) > 1:
+        rows[1][CONTAINERS] = [
+            SampleContainer(id, rng.random() / 2, rng.random() * 1e9) for id in ids.values()
+        ]
+    pods = {uid: pod_row(pod_of(deployment, node, uid, ids))} if deployment else {}
     joined = join(
         read_rows(encode_samples(SampleBatch(header, rows))), NodeObjects(None, pods), Strategy(),
         sample_offset=sample_offset, appended_ms=end + 1000,
@@ -53,12 +67,16 @@ def window(
     return encode_window(joined)
 
 
-def pod_of(deployment: str, node: str, uid: str) -> PodRecord:
-    """Return the record of a pod of a Deployment in the namespace `shop`."""
+def pod_of(
+    deployment: str, node: str, uid: str, container_ids: Mapping[str, str] | None = None
+) -> PodRecord:
+    """Return the record of a pod of a Deployment in the namespace `shop`, with these containers."""
+    ids = dict(container_ids or {})
     return PodRecord(
         node=node, uid=uid, cgroup_uid=uid, namespace="shop", name=uid, pod_class="prod",
         owner=Owner(kind="ReplicaSet", name=f"{deployment}-5d4"),
         labels={"pod-template-hash": "5d4"}, phase="Running",
+        containers=tuple(Container(name=name) for name in ids), container_ids=ids,
     )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pipeline.agents.cluster_state import ClusterState
 from pipeline.processors.join import joined_oom_kills
 from pipeline.processors.join.joined_oom_kills import FUTURE_MS, LATEST_MS, REPEATED_MS
 from pipeline.times import format_time
+from pipeline.topics.pods import Container
 from pipeline.topics.resource_amounts import Resources
 from pipeline.topics.windows import MOST_OOM_KILLS, OomKill
 from tests.agents.fakes import APPENDED_MS
@@ -43,7 +45,7 @@ class Join(Fixture):
         return [[*window.node.oom_kills] for window in self.windows[before:]]
 
 
-KILL = OomKill(pod="web", killed_ms=KILLED_MS, request_bytes=300 * MIB)
+KILL = OomKill(pod="web", killed_ms=KILLED_MS, request_bytes=300 * MIB, container="main")
 
 
 async def test_a_kill_is_in_the_windows_of_ten_minutes() -> None:
@@ -73,7 +75,7 @@ async def test_a_record_that_repeats_a_kill_changes_nothing_and_a_later_kill_rep
     join.killed("web", later)
     # The container ends for another reason: its status has no kill any more.
     join.add_pod("web")
-    kill = OomKill(pod="web", killed_ms=later, request_bytes=300 * MIB)
+    kill = replace(KILL, killed_ms=later)
     assert await join.minutes(13, 15) == [[kill]] * 2
 
 
@@ -81,8 +83,10 @@ async def test_the_last_kill_of_several_containers_counts() -> None:
     join = Join()
     times = {name: format_time(KILLED_MS / 1000 - age) for name, age in (("a", 9), ("b", 0))}
     times |= {"c": "yesterday", "d": "0001-01-01T00:00:00Z", "e": "2099-01-01T00:00:00Z"}
-    join.killed("web", oom_killed_at=times)
-    assert await join.minutes(1, 2) == [[KILL]]
+    own = Container(name="b", requests=Resources(memory_bytes=int(100 * MIB)))
+    join.killed("web", oom_killed_at=times, containers=(Container(name="a"), own))
+    kill = replace(KILL, container="b", container_request_bytes=100 * MIB)
+    assert await join.minutes(1, 2) == [[kill]]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ async def test_a_pod_that_ended_or_was_deleted_has_its_kill_in_the_next_window()
     join = Join()
     join.killed("job", phase="Failed")
     join.cluster_state.apply_pod(put(f"{NODE}/job".encode(), None))
-    kill = OomKill(pod="job", killed_ms=KILLED_MS, request_bytes=300 * MIB)
+    kill = replace(KILL, pod="job")
     assert await join.minutes(1, 2) == [[kill]]
 
 

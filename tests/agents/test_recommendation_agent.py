@@ -68,6 +68,32 @@ async def test_all_nodes_and_past_pods_are_in_one_record() -> None:
         assert 0 < lower <= target <= upper
 
 
+async def test_containers_are_recommended_from_the_windows_of_all_nodes() -> None:
+    broker, log = make_log(0)
+    for _ in range(12):
+        for node in ("a", "b"):
+            log.window(node, deployment="web", containers=("main", "mesh"))
+            log.window(f"{node}-single", deployment="db", containers=("db",))
+    owner = await Owner(broker, "x").load()
+    await owner.round()
+    await publish(broker)
+    before = records(broker)
+    web, db = before[WEB], before[b"shop/Deployment/db"]
+    assert [each.container_name for each in web.containers] == ["main", "mesh"]
+    for container in web.containers:
+        cpu, memory = (int(container.target[name].rstrip("m")) for name in ("cpu", "memory"))
+        # Half of the floor of a pod, and half of a core at most, in its bucket and with 15% on top.
+        assert 13 <= cpu <= 500 * 1.15 * 1.06
+        assert memory >= 125 * 2**20
+    (pod,) = db.recommendation.container_recommendations
+    assert db.containers == (replace(pod, container_name="db"),)
+    owner.die()
+    second = await Owner(broker, "y").load()
+    await second.round()
+    await publish(broker)
+    assert records(broker) == before
+
+
 async def test_restart_of_the_worker_changes_nothing() -> None:
     broker, owner = await filled()
     await publish(broker)

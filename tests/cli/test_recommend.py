@@ -22,7 +22,10 @@ from pipeline.topics.recommendations import (
 
 def record(kind: str, name: str, **amounts: dict[str, str]) -> RecommendationRecord:
     given = {key: {"cpu": "500m"} for key in ("target", "lower_bound", "upper_bound")} | amounts
-    container = ContainerRecommendation(uncapped_target=given["target"], **given)
+    container = ContainerRecommendation(
+        target=given["target"], uncapped_target=given["target"],
+        lower_bound=given["lower_bound"], upper_bound=given["upper_bound"],
+    )  # fmt: skip
     return RecommendationRecord(
         namespace="shop", kind=kind, name=name, as_of="2023-11-14T22:13:30Z", pods=0, pods_seen=12,
         samples=30, history_days=1.25, replicas=2, requested={"cpu": "800m", "memory": "734003200"},
@@ -33,6 +36,17 @@ def record(kind: str, name: str, **amounts: dict[str, str]) -> RecommendationRec
 WEB = record(
     "Deployment", "web", target={"cpu": "500m", "memory": "262144001"},
     lower_bound={"cpu": "31m", "memory": "262144000"}, upper_bound={},
+)  # fmt: skip
+CONTAINERS = {"a\x1b": {"cpu": "13m"}, "main": {"cpu": "400m", "memory": "209715200"}}
+WEB_CONTAINERS = replace(
+    WEB,
+    containers=tuple(
+        ContainerRecommendation(
+            container_name=name, target=target, lower_bound={}, upper_bound={},
+            uncapped_target=target,
+        )
+        for name, target in CONTAINERS.items()
+    ),
 )  # fmt: skip
 HOSTILE = record("Job", "once\x1b[2J")
 
@@ -85,6 +99,46 @@ def test_the_last_oom_kill_is_shown_beside_memory(monkeypatch: pytest.MonkeyPatc
     assert "OOM killed at 2023-11-14T21:00:05Z, which counts as a peak" in condition["message"]
     # A record of an older release has none.
     assert decode_json(RecommendationRecord, encode_json(WEB)).oom_kills is None
+
+
+def test_containers_are_shown_below_their_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [encode_json(WEB_CONTAINERS), encode_json(HOSTILE)]
+    plain, result = (typed(monkeypatch, *flags, values=values) for flags in ((), ("--containers",)))
+    assert plain.stdout.split()[:2] == ["WORKLOAD", "RESOURCE"]
+    headers, *lines = [line.split() for line in result.stdout.splitlines()]
+    rows = [dict(zip(headers, line, strict=True)) for line in lines]
+    assert [row["CONTAINER"] for row in rows] == [
+        "-",
+        "-",
+        r"a\x1b",
+        r"a\x1b",
+        "main",
+        "main",
+        "-",
+        "-",
+    ]
+    assert [row["TARGET"] for row in rows[:6]] == ["500m", "251Mi", "13m", "-", "400m", "200Mi"]
+    assert {row["SAVES"] for row in rows[2:6]} == {"-"}
+
+
+def test_vpa_has_an_entry_for_each_container() -> None:
+    # As VPA writes it: `containerName` first, by name, `uncappedTarget` beside `target`.
+    status = vpa_object(WEB_CONTAINERS)["status"]
+    assert status["recommendation"]["containerRecommendations"] == [
+        {
+            "containerName": name, "target": target, "lowerBound": {}, "upperBound": {},
+            "uncappedTarget": target,
+        }
+        for name, target in CONTAINERS.items()
+    ]  # fmt: skip
+    assert status["conditions"][0]["message"].startswith("per container; as of")
+    document = recommend.item_document(WEB_CONTAINERS)
+    assert [each["containerName"] for each in document["containers"]] == [*CONTAINERS]
+    assert document["koordinator"]["status"]["containerStatuses"] == [
+        {"containerName": name, "resources": target} for name, target in CONTAINERS.items()
+    ]
+    # What the pod as a whole needs stays beside it.
+    assert document["recommendation"] == recommend.item_document(WEB)["recommendation"]
 
 
 def test_an_amount_of_any_length_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Recommendations with a real broker: published by workers, shown by the command."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,14 +21,18 @@ from tests.agents.logs import window
 from tests.integration.test_model_commands import NODE, owner, typed
 
 
-async def put_windows(kafka: KafkaSettings, first: int, end: int, deployment: str) -> None:
+async def put_windows(
+    kafka: KafkaSettings, first: int, end: int, deployment: str, containers: Sequence[str] = ()
+) -> None:
     """Write these windows of the node; every sixth has another pod of the Deployment."""
     samples, windows = (topic.full_name(kafka.topic_prefix) for topic in (SAMPLES, WINDOWS))
     place, key = partition_of(NODE, kafka.partitions), NODE.encode()
     async with AIOKafkaProducer(**client_options(kafka)) as producer:
         for step in range(first, end):
             await producer.send_and_wait(samples, b"a sample", key, partition=place)
-            value = window(NODE, step + 1, sample_offset=step, deployment=deployment)
+            value = window(
+                NODE, step + 1, sample_offset=step, deployment=deployment, containers=containers
+            )
             await producer.send_and_wait(windows, value, key, partition=place)
 
 
@@ -99,5 +104,19 @@ async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
     assert [line.split()[0] for line in result.output.splitlines()] == [
         "WORKLOAD", *["Deployment/shop/other"] * 2, *["Deployment/shop/web"] * 2,
     ]  # fmt: skip
+
+    # A rollout adds a sidecar: from now on there is a recommendation for each container.
+    await put_windows(kafka, 42, 54, "web", ("main", "mesh"))
+    await publish(kafka)
+    item = await shown(kafka)
+    assert [each["containerName"] for each in item["containers"]] == ["main", "mesh"]
+    result = await typed(kafka, "recommend", "Deployment/shop/web", "-o", "vpa")
+    status = yaml.safe_load(result.output)["status"]
+    assert status["recommendation"] == {"containerRecommendations": item["containers"]}
+    result = await typed(kafka, "recommend", "Deployment/shop/web", "--containers")
+    assert [line.split()[1] for line in result.output.splitlines()] == [
+        "CONTAINER", "-", "-", "main", "main", "mesh", "mesh",
+    ]  # fmt: skip
+
     result = await typed(kafka, "recommend", "ReplicaSet/shop/web-5d4")
     assert (result.exit_code, "Deployment/shop/web?" in result.output) == (4, True)

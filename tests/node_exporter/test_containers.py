@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from node_exporter import window_aggregation
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
 from node_exporter.sampler import Sampler
 from node_exporter.window_aggregation import OpenWindow
@@ -13,7 +15,6 @@ from pipeline.clock import ManualClock, SystemClock
 from pipeline.settings import ExporterSettings
 from pipeline.topics.samples import (
     CONTAINERS,
-    MAX_CONTAINERS,
     MAX_CONTAINERS_PER_POD,
     SampleContainer,
 )
@@ -29,8 +30,8 @@ MIB = 2**20
 class Watched:
     """A fake node that is read every five seconds into one window."""
 
-    def __init__(self, folder: Path) -> None:
-        self.node = FakeNode(folder)
+    def __init__(self, folder: Path, version: int) -> None:
+        self.node = FakeNode(folder, version)
         self.clock = ManualClock(1_700_000_000.0)
         self.sampler = Sampler(self.node.settings(), self.clock)
         self.window = OpenWindow(1_700_000_060_000, 60_000, 1000)
@@ -40,7 +41,7 @@ class Watched:
         self.node.cgroup(f"{self.node.path(uid)}/{id}", round(seconds * SECOND_NS), memory)
 
     def remove(self, uid: str, id: str) -> None:
-        for controller in ("cpu", "cpuacct", "memory"):
+        for controller in ("cpu", "cpuacct", "memory") if self.node.version == 1 else ("",):
             folder = self.node.cgroups / controller / self.node.path(uid) / id
             for file in folder.iterdir():
                 file.unlink()
@@ -56,9 +57,11 @@ class Watched:
         return {row["id"]: row[CONTAINERS] for row in rows if CONTAINERS in row}
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    return Watched(tmp_path)
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
+    watched = Watched(tmp_path, request.param)
+    yield watched
+    watched.sampler.close()
 
 
 async def test_usage_is_the_average_cpu_and_the_highest_memory(watched: Watched) -> None:
@@ -102,8 +105,11 @@ async def test_a_container_that_ended_is_left_out_and_its_successor_counts(
     assert c == SampleContainer(C, None, 2.0 * MIB)
 
 
-async def test_containers_of_a_pod_and_of_a_node_are_limited(watched: Watched) -> None:
-    pods = MAX_CONTAINERS // MAX_CONTAINERS_PER_POD + 1
+async def test_containers_of_a_pod_and_of_a_node_are_limited(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_aggregation, "MAX_CONTAINERS", 70)
+    pods = 3
     for pod in range(pods):
         for number in range(MAX_CONTAINERS_PER_POD + 1):
             watched.container(f"pod{pod:03}", f"{number:064x}", 10)

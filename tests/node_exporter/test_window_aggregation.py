@@ -276,15 +276,20 @@ def test_windows_of_mixed_lengths_never_overlap(windows: list[tuple[int, int]]) 
 
 def test_encoded_window_is_within_the_documented_size() -> None:
     """The budget of docs/reference/exporter.md holds for values that hardly compress."""
-    random = Random(3)
+    random, containers = Random(3), 0
 
     def any_usage(entity: Entity) -> Usage:
         memory = random.randrange(10**10)
         stall = Stall(5.0, *(random.randrange(5 * 10**6) for _ in range(5)))
         throttling = Throttling(10, random.randrange(10), random.randrange(10**9))
+        of_each = {
+            f"{entity.id:>060}{i:04}": ContainerGrowth(random.randrange(10**9), 1.0, None, memory)
+            for i in range(containers)
+        }
         return Usage(
-            entity, random.randrange(10**9), 1.0, memory, memory, memory, throttling, stall
-        )
+            entity, random.randrange(10**9), 1.0, memory, memory, memory, throttling, stall,
+            of_each if entity.kind == "pod" else None,
+        )  # fmt: skip
 
     def size(pods: int) -> int:
         window = OpenWindow(1_700_000_010_000, 30_000, 1000)
@@ -307,3 +312,5 @@ def test_encoded_window_is_within_the_documented_size() -> None:
     without_pods, with_pods = size(0), size(110)
     assert without_pods < 8_000
     assert (with_pods - without_pods) / 110 < 400
+    containers = 2
+    assert (size(110) - with_pods) / 220 < 90

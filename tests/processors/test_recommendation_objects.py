@@ -30,13 +30,22 @@ def test_an_autoscaler_recommends_and_changes_nothing() -> None:
         "recommenders": [{"name": "springtide"}],
     }
     (container,) = vpa["status"]["recommendation"]["containerRecommendations"]
+    assert container["containerName"] == "main"
+    (condition,) = vpa["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("RecommendationProvided", "True")
+    assert condition["message"].startswith("per container; as of")
+
+
+def test_without_a_known_container_the_pod_as_a_whole_has_an_entry() -> None:
+    vpa = vpa_object(replace(RECOMMENDATION, containers=()))
+    (container,) = vpa["status"]["recommendation"]["containerRecommendations"]
     target = {"cpu": "500m", "memory": "262144000"}
     assert container == {
         "target": target, "uncappedTarget": target, "upperBound": {"cpu": "1500m"},
         "lowerBound": {"cpu": "250m", "memory": "262144000"},
     }  # fmt: skip
     (condition,) = vpa["status"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("RecommendationProvided", "True")
+    assert condition["message"].startswith("for the pod as a whole, because no container is known")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +75,12 @@ def test_names_that_would_be_too_long_end_with_a_hash() -> None:
 
 
 def test_koordinator_gets_the_target_alone() -> None:
+    target = {"cpu": "500m", "memory": "262144000"}
     assert koordinator_object(RECOMMENDATION)["status"] == {
-        "containerStatuses": [{"resources": {"cpu": "500m", "memory": "262144000"}}]
+        "containerStatuses": [{"containerName": "main", "resources": target}]
+    }
+    assert koordinator_object(replace(RECOMMENDATION, containers=()))["status"] == {
+        "containerStatuses": [{"resources": target}]
     }
 
 

@@ -184,7 +184,10 @@ def window_record() -> windows.Window:
             pool_outcomes=POOL_OUTCOMES,
             workload_histories=(WORKLOAD_HISTORY,),
             oom_kills=(
-                windows.OomKill(pod=POD, killed_ms=1_699_999_805_000, request_bytes=2.0**28),
+                windows.OomKill(
+                    pod=POD, killed_ms=1_699_999_805_000, request_bytes=2.0**28,
+                    container="cart", container_request_bytes=2.0**27,
+                ),
             ),
         ),
         sample_offset=1234,
@@ -455,6 +458,12 @@ RECOMMENDATION = RecommendationRecord(
         ),
     )),
     oom_kills=OomKills(last_at="2023-11-14T21:00:05Z", peak="671088640", kills=3),
+    containers=(
+        ContainerRecommendation(
+            container_name="main", target=_TARGET, lower_bound={}, upper_bound={},
+            uncapped_target=_TARGET,
+        ),
+    ),
 )  # fmt: skip
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,

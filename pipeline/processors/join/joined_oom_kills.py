@@ -5,9 +5,10 @@ known, so that models are a function of windows alone. A kill is in all windows 
 because models do not apply every window: a second source may send half of them. They count it once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from pipeline.processors.join.pod_facts import LONGEST_CONTAINER_NAME
 from pipeline.times import time_or_none
 from pipeline.topics.resource_amounts import LARGEST_AMOUNT
 from pipeline.topics.windows import MOST_OOM_KILLS, OomKill
@@ -28,6 +29,8 @@ class _KnownKill(NamedTuple):
 
     killed_ms: int
     request_bytes: float
+    container: str
+    container_request_bytes: float
     first_ms: int | None = None
 
 
@@ -44,27 +47,34 @@ class JoinedOomKills:
         self,
         node: str,
         cgroup_uid: str,
-        killed_at: Iterable[str],
+        killed_at: Mapping[str, str],
         request_bytes: float | None,
+        container_requests: Mapping[str, int | None],
         appended_ms: int,
     ) -> None:
         """Note the last of the kills of a pod's containers, in a record appended at `appended_ms`.
 
-        A kill that is known already or older, or in the future, changes nothing.
+        `killed_at` and `container_requests`, in bytes, are by container. A kill that is known
+        already or older, or in the future, changes nothing.
         """
         latest_ms = appended_ms + FUTURE_MS
-        seconds = filter(None, map(time_or_none, killed_at))
+        seconds = ((time_or_none(text), name) for name, text in killed_at.items())
+        times = ((round(1000 * each), name) for each, name in seconds if each is not None)
         # A container that was killed while the node's clock was wrong must not hide another one.
-        times = (ms for each in seconds if 0 <= (ms := round(1000 * each)) <= latest_ms)
-        killed_ms = max(times, default=None)
-        if killed_ms is None:
+        last = max((each for each in times if 0 <= each[0] <= latest_ms), default=None)
+        if last is None:
             return
+        killed_ms, container = last
         kills = self._nodes.setdefault(node, {})
         known = kills.get(cgroup_uid)
         if known is None or known.killed_ms < killed_ms:
-            request = min(max(request_bytes or 0.0, 0.0), float(LARGEST_AMOUNT))
             kills.pop(cgroup_uid, None)
-            kills[cgroup_uid] = _KnownKill(killed_ms, request)
+            kills[cgroup_uid] = _KnownKill(
+                killed_ms,
+                _plausible(request_bytes),
+                container if len(container) <= LONGEST_CONTAINER_NAME else "",
+                _plausible(container_requests.get(container)),
+            )
             if len(kills) > MOST_PODS:
                 del kills[next(iter(kills))]
 
@@ -95,6 +105,16 @@ class JoinedOomKills:
         else:
             del self._nodes[node]
         return tuple(
-            OomKill(pod=uid, killed_ms=known[uid].killed_ms, request_bytes=known[uid].request_bytes)
+            OomKill(
+                pod=uid,
+                killed_ms=known[uid].killed_ms,
+                request_bytes=known[uid].request_bytes,
+                container=known[uid].container,
+                container_request_bytes=known[uid].container_request_bytes,
+            )
             for uid in ready[:MOST_OOM_KILLS]
         )
+
+
+def _plausible(request_bytes: float | None) -> float:
+    return float(min(max(request_bytes or 0, 0), LARGEST_AMOUNT))

@@ -16,7 +16,7 @@ from pipeline.topics.pod_columns import GONE
 from pipeline.topics.pods import PodFacts, PodRecord
 from pipeline.topics.samples import MAX_CONTAINERS_PER_POD
 
-_LONGEST_NAME: Final = 63
+LONGEST_CONTAINER_NAME: Final = 63
 """Kubernetes' limit of the names of containers."""
 
 
@@ -82,7 +82,10 @@ def pod_row(pod: PodFacts | PodRecord) -> PodRow:
 def _containers(pod: PodFacts | PodRecord) -> tuple[tuple[str, str], ...]:
     sidecars = (each for each in pod.init_containers if each.restartable)
     names = [each.name for each in (*pod.containers, *sidecars)]
-    if any(len(name) > _LONGEST_NAME for name in names) or len(names) > MAX_CONTAINERS_PER_POD:
+    if (
+        any(len(name) > LONGEST_CONTAINER_NAME for name in names)
+        or len(names) > MAX_CONTAINERS_PER_POD
+    ):
         return ()
     if len(names) == 1:
         return ((sys.intern(names[0]), ""),)

@@ -99,6 +99,11 @@ class Bank:
         """The models of workloads of all banks that share columns with this one."""
         return self.store.workloads
 
+    @property
+    def dropped_workloads(self) -> int:
+        """Models of workloads and containers that were dropped because a node had too many."""
+        return self.store.workloads.dropped + self.store.containers.dropped
+
     def end_ms(self, node: str) -> int | None:
         """End of the last window applied to a node; None if it has none."""
         known = self.node_models.get(node)

@@ -53,6 +53,11 @@ from pipeline.processors.model.training_batch import (
     WindowHead,
     valid,
 )
+from pipeline.processors.model.workload_models import (
+    EXPIRY_CHECK_MS,
+    RETAINED_MS,
+    decay_factors,
+)
 from pipeline.processors.predictors.registry import build
 
 MAX_PODS: Final = 4096
@@ -111,6 +116,7 @@ class Learner:
             node.absent_uids = tuple(uid for uid in node.absent_uids if uid in node.row_by_uid)
             for uid in node.pod_oom_kills.keys() & {*expired}:
                 del node.pod_oom_kills[uid]
+            self.store.containers.assign(node, node.listed)
         return expired
 
     # -- learning
@@ -125,8 +131,12 @@ class Learner:
         enough = self._covers_enough(window)
         if enough:
             self._move_references(node, window.end_ms)
+            old_ms = node.workload_reference_ms
             self._workloads.move_reference(node, window.end_ms)
-        self._workloads.expire(node, window.start_ms, window.end_ms)
+            self.store.containers.move_reference(node, old_ms)
+        if window.start_ms // EXPIRY_CHECK_MS != window.end_ms // EXPIRY_CHECK_MS:
+            self._workloads.expire(node, window.end_ms - RETAINED_MS)
+            self.store.containers.expire(node, window.end_ms - RETAINED_MS)
         return enough
 
     def _covers_enough(self, window: WindowHead) -> bool:
@@ -145,6 +155,8 @@ class Learner:
             node.absent_uids = tuple(uid for uid in node.row_by_uid if uid not in listed)
         if has_changed or pods.workloads != known.workloads:
             self._workloads.assign(node, pods)
+        if pods is not known:
+            self.store.containers.assign(node, pods)
         node.listed = pods
 
     def _move_references(self, node: NodeModels, end_ms: int) -> None:
@@ -231,6 +243,7 @@ class Learner:
             batch.end_ms.take(node_index),
         )
         self._workloads.train(batch, nodes, rows[len(entity_nodes) :], usage)
+        self.store.containers.train(batch, nodes, short, decay_factors(nodes))
         self._learn_nodes(batch, nodes, values, usage)
 
     def _train(

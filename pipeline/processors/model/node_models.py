@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model.corroboration import SecondSource
 from pipeline.processors.model.entity_models import NEVER
+from pipeline.processors.model.node_containers import NodeContainers
 from pipeline.processors.model.oom_peaks import PodOomKill, WorkloadOomKills
 from pipeline.processors.model.training_batch import NO_PODS, ListedPods
 from pipeline.topics.node_state import Dispute
@@ -31,9 +32,9 @@ class NodeModels:
     columns per node. `reference_ms` are the decay references by profile and resource, None until
     something was learned. `workload_rows` are the rows of workloads that have a model, with or
     without pods, and `workload_reference_ms` is their decay reference. `pod_oom_kills` are those of
-    pods with a model, `workload_oom_kills` those of workloads. `appended_ms` is the newest append
-    time of an applied sample. `source` is the provider that is believed, empty for an exporter;
-    `second` is not believed.
+    pods with a model, `workload_oom_kills` those of workloads. `containers` are those of the pods
+    and workloads. `appended_ms` is the newest append time of an applied sample. `source` is the
+    provider that is believed, empty for an exporter; `second` is not believed.
     """
 
     machine_id: str
@@ -58,6 +59,7 @@ class NodeModels:
     workload_reference_ms: int | None = None
     pod_oom_kills: dict[str, PodOomKill] = field(default_factory=dict)
     workload_oom_kills: dict[Workload, WorkloadOomKills] = field(default_factory=dict)
+    containers: NodeContainers = field(default_factory=NodeContainers)
     source: str = ""
     second: SecondSource | None = None
 
@@ -73,7 +75,7 @@ class NodeModels:
         nothing = np.zeros(0, np.int64)
         return replace(
             self, row_by_uid={}, listed=NO_PODS, pod_rows=nothing, pod_ages=np.zeros(0),
-            absent_uids=(), pod_oom_kills={},
+            absent_uids=(), pod_oom_kills={}, containers=self.containers.without_pods(),
         )  # fmt: skip
 
     def all_rows(self) -> IntArray:

@@ -23,6 +23,7 @@ from pipeline.processors.model import (
     usage_points,
 )
 from pipeline.processors.model.column_store import Column, Columns
+from pipeline.processors.model.container_models import ContainerModels
 from pipeline.processors.model.entity_models import EntityModels
 from pipeline.processors.model.model_config import ENTITIES, ModelConfig
 from pipeline.processors.model.node_models import NodeModels, node_slots
@@ -44,7 +45,8 @@ class NodeStore:
     """All columns of nodes. `NodeModels` have the row numbers of a node; the caller owns these rows
     until `release`.
 
-    `models` has a row per entity, `workloads` one per node and workload. By slot, a row per node:
+    `models` has a row per entity, `workloads` one per node and workload, `containers` one of each
+    of its containers. By slot, a row per node:
     `slots`, the peaks that are followed in `pending`, which follow `schedule`, and the state of
     hot-node detection in `alerts`. `profiles` (E,) are the numbers of the profiles of `ENTITIES`.
     `fingerprint` is a hash of all that shapes what is learned. Raises `PredictorError` if two
@@ -58,6 +60,7 @@ class NodeStore:
         by_row = _columns(predictors, _OWN_COLUMNS, _row_columns)
         self.models = EntityModels(config.profiles, by_row, self.schedule.pending)
         self.workloads = WorkloadModels(self.models)
+        self.containers = ContainerModels()
         self.slots = Columns(_columns(predictors, NODE_COLUMNS, node_columns))
         self.alerts = Columns(alert_columns.COLUMNS)
         self.pending = Columns(pending_columns(self.schedule, [*predictors]))
@@ -72,7 +75,8 @@ class NodeStore:
     def nbytes(self) -> int:
         """Memory of the columns, spare rows included."""
         slots = self.slots.nbytes + self.alerts.nbytes + self.pending.nbytes
-        return self.models.nbytes + self.workloads.models.nbytes + slots
+        others = self.workloads.models.nbytes + self.containers.models.nbytes
+        return self.models.nbytes + others + slots
 
     def new_node(self, machine_id: str, epoch: int) -> NodeModels:
         """A node whose models are empty, without pods."""
@@ -104,6 +108,7 @@ class NodeStore:
         """Drop all models of these nodes, at least one."""
         self.models.release(np.concatenate([node.all_rows() for node in nodes]))
         self.workloads.release(nodes)
+        self.containers.release(nodes)
         slots = node_slots(nodes)
         for columns in (self.slots, self.alerts, self.pending):
             columns.clear(slots)
@@ -116,6 +121,7 @@ class NodeStore:
             node,
             self.models,
             self.workloads.models,
+            self.containers.models,
             self.slots,
             self.fingerprint,
             alert_columns.pack(self.alerts, node.slot),
@@ -130,6 +136,7 @@ class NodeStore:
             node.without_pods(),
             self.models,
             self.workloads.models,
+            self.containers.models,
             Columns({}),
             self.fingerprint,
             alerts={},
@@ -146,7 +153,12 @@ class NodeStore:
     def restore_node(self, state: saved_models.CheckedState) -> NodeModels:
         """A node with the models of a state."""
         node = saved_models.install(
-            state, self.models, self.workloads.models, self.slots, self._new_slot()
+            state,
+            self.models,
+            self.workloads.models,
+            self.containers.models,
+            self.slots,
+            self._new_slot(),
         )
         alert_columns.unpack(self.alerts, node.slot, state.state.alerts)
         rows = _rows(node)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pipeline.errors import CheckpointError, CheckpointLayoutError
 from pipeline.processors.arrays import ByteArray, FloatArray, IntArray
+from pipeline.processors.model import saved_containers
 from pipeline.processors.model.column_store import Columns
 from pipeline.processors.model.entity_models import COLUMNS, NO_ROW, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, RESOURCES
@@ -50,6 +51,7 @@ def capture(
     node: NodeModels,
     models: EntityModels,
     workload_models: EntityModels,
+    container_models: EntityModels,
     slots: Columns,
     fingerprint: str,
     alerts: dict[str, bytes],
@@ -90,6 +92,7 @@ def capture(
             pending=pending,
             pod_oom_kills=dict(sorted(node.pod_oom_kills.items())),
             workload_oom_kills=tuple(sorted(node.workload_oom_kills.items())),
+            containers=saved_containers.capture(node.containers, container_models),
         )
     )
 
@@ -125,6 +128,7 @@ class CheckedState:
     workload_columns: dict[str, npt.NDArray[Any]]
     workload_histograms: list[SparseHistograms]
     pod_workloads: IntArray
+    containers: saved_containers.CheckedContainers | None
     positions: IntArray
     ages: FloatArray
     allocatable: FloatArray
@@ -180,6 +184,7 @@ def read(
         workload_columns=workload_columns(state.workload_models, len(state.workloads)),
         workload_histograms=workload_histograms,
         pod_workloads=pod_workloads,
+        containers=saved_containers.read(state.containers),
         positions=positions,
         ages=unpack(state.ages, "<f8", count),
         allocatable=unpack(state.allocatable, "<f8", 2),
@@ -212,6 +217,7 @@ def install(
     checked: CheckedState,
     models: EntityModels,
     workload_models: EntityModels,
+    container_models: EntityModels,
     slots: Columns,
     slot: int,
 ) -> NodeModels:
@@ -241,6 +247,7 @@ def install(
         workload_rows=dict(zip(state.workloads, workload_rows.tolist(), strict=True)),
         pod_oom_kills=dict(state.pod_oom_kills),
         workload_oom_kills=dict(state.workload_oom_kills),
+        containers=saved_containers.install(checked.containers, container_models),
     )
 
 

@@ -24,7 +24,7 @@ from pipeline.processors.model.entity_models import COLUMNS, EntityModels
 from pipeline.processors.model.model_config import ENTITIES, Profile
 from pipeline.processors.model.oom_peaks import PodOomKill, WorkloadOomKills
 from pipeline.topics.nodes import Strategy
-from pipeline.topics.workloads import Workload
+from pipeline.topics.workloads import Workload, WorkloadContainer
 
 MAGIC: Final = b"STBANK"
 VERSION: Final = 4
@@ -47,6 +47,23 @@ class WorkloadState(msgspec.Struct, frozen=True, kw_only=True):
     bucket_weights: tuple[bytes, bytes]
 
 
+class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The containers of a node: `names` of those with a model, in ascending order, and their
+    `models`; `only` are the names of containers of workloads whose pods have one. `places` are the
+    containers of pods in ascending order, `place_names` their positions in `names`, -1 without one,
+    `peaks` and `peak_ends_ms` their peaks. `kills` are the last OOM kills of `places`.
+    """
+
+    names: tuple[WorkloadContainer, ...]
+    models: WorkloadState
+    only: tuple[tuple[Workload, str], ...]
+    places: tuple[tuple[str, str], ...]
+    place_names: bytes
+    peaks: bytes
+    peak_ends_ms: bytes
+    kills: tuple[tuple[tuple[str, str], PodOomKill], ...]
+
+
 WORKLOAD_COLUMNS: Final = {name: COLUMNS[name] for name in ("samples", "first_ms", "last_ms")}
 
 
@@ -61,6 +78,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     `workloads` of the entities and pods, -1 without one. `alerts` are the columns of hot-node
     detection (`alert_columns`), empty where it has not seen the node; `pending` are the peaks that
     are followed (`pending_peaks`). OOM kills are those of `uids` and `workloads` that have some.
+    `containers` is None without any, and in states of older releases.
     """
 
     fingerprint: str
@@ -106,6 +124,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     pending: dict[str, bytes] = msgspec.field(default_factory=dict)
     pod_oom_kills: dict[str, PodOomKill] = msgspec.field(default_factory=dict)
     workload_oom_kills: tuple[tuple[Workload, WorkloadOomKills], ...] = ()
+    containers: ContainerState | None = None
 
 
 def pack(column: npt.NDArray[Any], dtype: str) -> bytes:

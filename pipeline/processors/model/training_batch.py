@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from pipeline.topics.workload_histories import WorkloadHistoryRecord
 from pipeline.topics.workloads import Workload
 
 UNKNOWN_CLASS: Final = CLASS_CODES["unknown"]
+_T = TypeVar("_T")
 _LARGEST: Final = float(np.finfo(np.float64).max)
 _LEAST_CPU_WEIGHT: Final = 0.1
 # A pod may request any amount: an absurd one must not outweigh all other pods of its workload.
@@ -33,8 +34,10 @@ class ListedPods:
     """The pods that a window lists and what is known of them, by ascending UID.
 
     `cpu_weights` are the weights of their cpu samples for their workload. `workloads` has an item
-    for each pod, None if unknown; without items all are unknown. Windows of a node share one object
-    until one of its pods changes.
+    for each pod, None if unknown; without items all are unknown. `containers` are the containers
+    whose usage the window has: UID of the pod and name, None if unknown. `only_containers` has for
+    each other pod the name of its only container, None if unknown or several; without items all
+    are. Windows of a node share one object until one of its pods changes.
     """
 
     uids: tuple[str, ...]
@@ -44,6 +47,8 @@ class ListedPods:
     ended: BoolArray
     cpu_weights: FloatArray
     workloads: tuple[Workload | None, ...] = ()
+    containers: tuple[tuple[str, str | None], ...] = ()
+    only_containers: tuple[str | None, ...] = ()
 
 
 def listed_pods(
@@ -53,13 +58,18 @@ def listed_pods(
     active: BoolArray,
     ended: BoolArray,
     workloads: tuple[Workload | None, ...] = (),
+    containers: tuple[tuple[str, str | None], ...] = (),
+    only_containers: tuple[str | None, ...] = (),
 ) -> ListedPods:
     """The pods with invalid classes as `unknown` and invalid requests as NaN."""
     is_class = (classes >= 0) & (classes < len(CLASSES))
     classes = np.where(is_class, classes, np.int8(UNKNOWN_CLASS)).astype(np.int8)
     # As in the Vertical Pod Autoscaler: the request in cores, at least 0.1.
     weights = np.fmax(valid(requests[:, 0] / 1000.0, _MOST_REQUESTED_CORES), _LEAST_CPU_WEIGHT)
-    return ListedPods(uids, classes, valid(requests), active, ended, weights, workloads)
+    return ListedPods(
+        uids, classes, valid(requests), active, ended, weights, workloads, containers,
+        only_containers,
+    )  # fmt: skip
 
 
 class WindowHead(NamedTuple):
@@ -99,6 +109,7 @@ class TrainingBatch:
     (n, 2); a `system` of None is computed as node - pods - host applications. `window_index` (p,)
     is the index of each pod's window, `pod_usage` (p, 2) its usage, `pod_coverage` (p,) the share
     of the window in which it was seen, NaN: as long as the node; `pod_ages` (p,) are seconds.
+    `container_usage` are the arrays (c, 2) of the containers of each window, `()` without any.
     """
 
     heads: Sequence[WindowHead]
@@ -110,6 +121,7 @@ class TrainingBatch:
     pod_usage: FloatArray
     pod_coverage: FloatArray
     pod_ages: FloatArray
+    container_usage: Sequence[FloatArray] = ()
 
     @property
     def end_ms(self) -> IntArray:
@@ -133,6 +145,9 @@ class TrainingBatch:
             pod_usage=self.pod_usage[pods],
             pod_coverage=self.pod_coverage[pods],
             pod_ages=self.pod_ages[pods],
+            container_usage=[
+                self.container_usage[position] for position in positions if self.container_usage
+            ],
         )
 
 
@@ -147,7 +162,8 @@ class NodeWindow:
     of the node and of the sum of host applications. `pod_coverages` (p,) are the shares of the
     window in which each pod was seen; None: as long as the node. `pod_ages` (p,) are seconds since
     creation. `pod_active` is False for pods that are being deleted or have ended, `pod_ended` True
-    for the latter; None: no pod has ended. `pod_workloads` are those of `ListedPods`, `points`,
+    for the latter; None: no pod has ended. `pod_workloads`, `containers` and `only_containers` are
+    as in `ListedPods`, `container_usage` (c, 2) is the usage of `containers`, `points`,
     `epoch`, `machine_id`, `source`, `strategy`, `pool_outcomes`, `workload_histories` and
     `oom_kills` those of `WindowHead`. An `appended_ms` of None is `end_ms`.
     """
@@ -174,6 +190,9 @@ class NodeWindow:
     pod_active: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     pod_ended: BoolArray | None = None
     pod_workloads: Sequence[Workload | None] = ()
+    containers: Sequence[tuple[str, str | None]] = ()
+    container_usage: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    only_containers: Sequence[str | None] = ()
     pool_outcomes: PoolOutcomesRecord | None = None
     workload_histories: Sequence[WorkloadHistoryRecord] = ()
     oom_kills: Sequence[OomKill] = ()
@@ -201,12 +220,17 @@ def training_batch(windows: Sequence[NodeWindow]) -> TrainingBatch:
             ]
         ),
         pod_ages=np.concatenate([window.pod_ages[order] for window, order in both]),
+        container_usage=[window.container_usage for window in windows],
     )
 
 
 def _uid_order(uids: Sequence[str]) -> IntArray:
     first = {uid: position for position, uid in reversed(list(enumerate(uids)))}
     return np.array([first[uid] for uid in sorted(first)], np.int64)
+
+
+def _in_order(values: Sequence[_T], order: IntArray) -> tuple[_T, ...]:
+    return tuple(values[position] for position in order.tolist()) if values else ()
 
 
 def _head(window: NodeWindow, order: IntArray) -> WindowHead:
@@ -231,9 +255,9 @@ def _head(window: NodeWindow, order: IntArray) -> WindowHead:
             window.requests[order],
             window.pod_active[order],
             np.zeros(len(order), np.bool_) if ended is None else ended[order],
-            tuple(window.pod_workloads[position] for position in order.tolist())
-            if window.pod_workloads
-            else (),
+            _in_order(window.pod_workloads, order),
+            tuple(window.containers),
+            _in_order(window.only_containers, order),
         ),
     )
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -109,11 +109,26 @@ def _read_facts(listing: Listing, pods: PodColumns) -> EntityFacts:
             ~(pods.ended | pods.terminating),
             pods.ended,
             pods.workloads,
+            *_containers(listing, pods),
         ),
         running=pods.listed,
         exclusive=pods.exclusive,
         created=pods.created,
     )
+
+
+def _containers(
+    listing: Listing, pods: PodColumns
+) -> tuple[tuple[tuple[str, str | None], ...], tuple[str | None, ...]]:
+    """`containers` and `only_containers` of `ListedPods`."""
+    measured: list[tuple[str, str | None]] = []
+    only: list[str | None] = []
+    names_of = pods.container_names or repeat(None)
+    ids_of = listing.container_ids or repeat(())
+    for uid, ids, names in zip(listing.uids, ids_of, names_of, strict=False):
+        measured += zip(repeat(uid), names or repeat(None, len(ids)), strict=False) if ids else ()
+        only.append(names[0] if names and not ids else None)
+    return tuple(measured), tuple(only) if any(only) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +237,7 @@ class WindowBatch:
                     for window, facts in zip(self.windows, self.facts, strict=True)
                 ]
             ),
+            container_usage=[sample.container_usage for sample in self._samples],
         )
 
     @cached_property

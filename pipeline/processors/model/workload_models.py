@@ -5,17 +5,14 @@ recommended from models of workloads instead, one for each node and workload. Th
 half-lives after the last pod. The histograms of a workload on all nodes add up to that of the
 workload.
 
-Formulas: aggregation of the Vertical Pod Autoscaler. Weights halve in 24 hours. A cpu sample weighs
-its pod's request, at least 0.1 cores. Memory enters as one peak of each pod and 24 hours, counted
-from the pod's first sample; a higher peak of the same 24 hours replaces it. An OOM kill counts as a
-peak above what the pod used (`oom_peaks.py`).
+Formulas: `workload_samples.py`. A cpu sample weighs its pod's request, at least 0.1 cores.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -25,23 +22,22 @@ from pipeline.processors.model.entity_models import NEVER, NO_ROW, EntityModels
 from pipeline.processors.model.histogram import decay_factor, shift_factor, shifted_reference_ms
 from pipeline.processors.model.model_config import RESOURCES, VPA
 from pipeline.processors.model.node_models import NodeModels
-from pipeline.processors.model.oom_peaks import (
-    PodOomKill,
-    WorkloadOomKills,
-    in_total,
-    needed_bytes,
-)
+from pipeline.processors.model.oom_peaks import WorkloadOomKills, in_total
 from pipeline.processors.model.training_batch import ListedPods, TrainingBatch
+from pipeline.processors.model.workload_samples import (
+    HALF_LIFE_MS,
+    Peaks,
+    add_cpu,
+    add_memory,
+    add_oom_kill,
+)
 from pipeline.topics.windows import OomKill
 from pipeline.topics.workloads import NO_WORKLOAD, Workload
 
-HALF_LIFE_MS: Final = VPA.half_life_ms[0]
 RETAINED_MS: Final = 8 * HALF_LIFE_MS
 """How long a model stays without samples: a weight is then 1/256 of what it was."""
 MAX_ABSENT: Final = 1000
 """Workloads of a node without pods whose models stay: jobs may have new names for ever."""
-PEAK_INTERVAL_MS: Final = 86_400_000
-
 POD_COLUMNS: Final[Mapping[str, Column]] = {
     "memory_peak": Column(),
     "memory_peak_end_ms": Column((), "<i8", NEVER),
@@ -50,9 +46,8 @@ POD_COLUMNS: Final[Mapping[str, Column]] = {
 COLUMNS: Final[Mapping[str, Column]] = {"pods": Column((), "<i8")}
 """The number of pods that a workload ever had on the node."""
 
-_CPU_LAYOUT, _MEMORY_LAYOUT = VPA.layouts
-_CHECK_MS: Final = 3_600_000
-_Times = TypeVar("_Times", int, IntArray)
+EXPIRY_CHECK_MS: Final = 3_600_000
+"""Models expire once an hour of event time."""
 
 
 class WorkloadModels:
@@ -110,21 +105,15 @@ class WorkloadModels:
                 profiles = np.zeros(len(node.workload_rows), np.int8)
                 self.models.histograms[r].scale(_rows(node), factor, profiles)
 
-    def expire(self, node: NodeModels, start_ms: int, end_ms: int) -> None:
-        """Once an hour of event time, drop models without pods whose last sample is outdated."""
-        if start_ms // _CHECK_MS == end_ms // _CHECK_MS:
-            return
+    def expire(self, node: NodeModels, oldest_ms: int) -> None:
+        """Drop models without pods whose last sample was before this time."""
         last_ms = self.models.last_ms
         self._drop(
             node,
-            [
-                workload
-                for workload, row in self._absent(node).items()
-                if last_ms[row] < end_ms - RETAINED_MS
-            ],
+            [workload for workload, row in self._absent(node).items() if last_ms[row] < oldest_ms],
         )
         for workload, kills in [*node.workload_oom_kills.items()]:
-            if kills.killed_ms < end_ms - RETAINED_MS:
+            if kills.killed_ms < oldest_ms:
                 del node.workload_oom_kills[workload]
 
     def release(self, nodes: Sequence[NodeModels]) -> None:
@@ -140,119 +129,54 @@ class WorkloadModels:
         """
         places = self._pods.workload.take(rows)
         weights = np.concatenate([node.listed.cpu_weights for node in nodes])
-        weights *= _decay_factors(nodes).take(batch.window_index)
+        weights *= decay_factors(nodes).take(batch.window_index)
         end_ms = batch.end_ms.take(batch.window_index)
         cpu, memory = np.ascontiguousarray(usage.T)
         known = (places != NO_ROW) & ~np.isnan(cpu)
         some = slice(None) if known.all() else np.flatnonzero(known)
-        self._add_cpu(places[some], cpu[some], weights[some], end_ms[some])
-        self._add_memory(batch, nodes, rows, places, memory, end_ms)
+        add_cpu(self.models, places[some], cpu[some], weights[some], end_ms[some])
+        peaks, peak_ends = (self._pods.store[name] for name in POD_COLUMNS)
+        references = np.array([node.workload_reference_ms or 0 for node in nodes], np.int64)
+        at, changed = add_memory(
+            self.models,
+            places,
+            memory,
+            end_ms,
+            Peaks(peaks.take(rows), peak_ends.take(rows)),
+            references.take(batch.window_index),
+        )
+        peaks[rows[at]], peak_ends[rows[at]] = changed
         for head, node in zip(batch.heads, nodes, strict=True):
             for kill in head.oom_kills:
                 self._add_oom_kill(node, kill, head.end_ms)
-
-    def _add_cpu(
-        self, places: IntArray, values: FloatArray, weights: FloatArray, end_ms: IntArray
-    ) -> None:
-        models = self.models
-        models.histograms[0].add_repeated(places, _CPU_LAYOUT.digitize(values), weights)
-        np.add.at(models.samples.reshape(-1), 2 * places, 1)
-        self._remember_times(places, end_ms)
-
-    def _add_memory(
-        self,
-        batch: TrainingBatch,
-        nodes: Sequence[NodeModels],
-        rows: IntArray,
-        places: IntArray,
-        values: FloatArray,
-        end_ms: IntArray,
-    ) -> None:
-        """Add the peaks that are higher than the pod's last one, or the first of its 24 hours."""
-        peaks, peak_ends = (self._pods.store[name] for name in POD_COLUMNS)
-        has_ended = end_ms >= peak_ends.take(rows)
-        # Both are False for an unknown usage.
-        changed = (values > peaks.take(rows)) | (has_ended & (values >= 0.0))
-        at = np.flatnonzero(changed & (places != NO_ROW))
-        if not len(at):
-            return
-        rows, places, end_ms, has_ended = rows[at], places[at], end_ms[at], has_ended[at]
-        buckets = _MEMORY_LAYOUT.digitize(values[at])
-        old_buckets = _MEMORY_LAYOUT.digitize(peaks[rows])
-        ends = peak_ends[rows]
-        begun = np.where(ends == NEVER, end_ms, ends)
-        ends = np.where(has_ended, _next_end_ms(begun, end_ms), ends)
-        peaks[rows], peak_ends[rows] = values[at], ends
-        references = [node.workload_reference_ms or 0 for node in nodes]
-        weights = np.array(
-            [
-                decay_factor(end, references[window], HALF_LIFE_MS)
-                for end, window in zip(
-                    ends.tolist(), batch.window_index[at].tolist(), strict=True
-                )
-            ]
-        )  # fmt: skip
-        moved = np.flatnonzero(~has_ended & (buckets != old_buckets))
-        added = np.flatnonzero(has_ended | (buckets != old_buckets))
-        if len(added):
-            histograms = self.models.histograms[1]
-            histograms.subtract(places[moved], old_buckets[moved], weights[moved])
-            histograms.add_repeated(places[added], buckets[added], weights[added])
-        np.add.at(self.models.samples.reshape(-1), 2 * places[has_ended] + 1, 1)
-        self._remember_times(places, end_ms)
 
     def _add_oom_kill(self, node: NodeModels, kill: OomKill, end_ms: int) -> None:
         """Add a kill as the peak that it counts as, unless the pod has no workload with a model,
         the kill is in the future or too old, or it or a later one of the pod counted already."""
         row = node.row_by_uid.get(kill.pod, NO_ROW)
-        place = NO_ROW if row == NO_ROW else int(self._pods.workload[row])
-        known = node.pod_oom_kills.get(kill.pod)
-        is_new = known is None or known.killed_ms < kill.killed_ms
-        is_recent = end_ms - PEAK_INTERVAL_MS <= kill.killed_ms <= end_ms
-        if place == NO_ROW or not is_new or not is_recent:
+        if row == NO_ROW:
             return
+        place = int(self._pods.workload[row])
         peaks, peak_ends = (self._pods.store[name] for name in POD_COLUMNS)
-        old_peak, interval_end_ms = float(peaks[row]), int(peak_ends[row])
-        usage = old_peak if known is None else known.usage(old_peak, interval_end_ms)
-        peak = needed_bytes(max(kill.request_bytes, usage))
-        has_ended = kill.killed_ms >= interval_end_ms
-        if has_ended:
-            begun_ms = kill.killed_ms if interval_end_ms == NEVER else interval_end_ms
-            interval_end_ms = _next_end_ms(begun_ms, kill.killed_ms)
-            usage = 0.0
-        if has_ended or peak > old_peak:
-            weight = decay_factor(interval_end_ms, node.workload_reference_ms or 0, HALF_LIFE_MS)
-            self._replace_peak(place, None if has_ended else old_peak, peak, weight)
-            peaks[row], peak_ends[row] = peak, interval_end_ms
-            added = peak
-        else:
-            added = old_peak if usage != old_peak else 0.0
-        node.pod_oom_kills[kill.pod] = PodOomKill(kill.killed_ms, interval_end_ms, added, usage)
-        self._remember_times(np.array([place]), np.array([end_ms]))
+        counted = add_oom_kill(
+            self.models,
+            place,
+            kill.killed_ms,
+            kill.request_bytes,
+            node.pod_oom_kills.get(kill.pod),
+            float(peaks[row]),
+            int(peak_ends[row]),
+            end_ms,
+            node.workload_reference_ms or 0,
+        )
+        if counted is None:
+            return
+        peaks[row], peak_ends[row] = counted.peak_bytes, counted.peak_end_ms
+        node.pod_oom_kills[kill.pod] = counted.kill
         workload = next(each for each, own in node.workload_rows.items() if own == place)
-        counted = WorkloadOomKills(kill.killed_ms, peak, 1)
         of_all = node.workload_oom_kills
-        of_all[workload] = in_total(of_all.get(workload), counted)
-
-    def _replace_peak(self, place: int, old_peak: float | None, peak: float, weight: float) -> None:
-        """Add a peak to a workload, in place of an old one if there is one."""
-        histograms, at, weights = self.models.histograms[1], np.array([place]), np.array([weight])
-        bucket = _MEMORY_LAYOUT.digitize(np.array([peak]))
-        if old_peak is None:
-            self.models.samples[place, 1] += 1
-        else:
-            old_bucket = _MEMORY_LAYOUT.digitize(np.array([old_peak]))
-            if (old_bucket == bucket).all():
-                return
-            histograms.subtract(at, old_bucket, weights)
-        histograms.add_repeated(at, bucket, weights)
-
-    def _remember_times(self, places: IntArray, end_ms: IntArray) -> None:
-        first_ms = self.models.first_ms
-        new = places[first_ms.take(places) == NEVER]
-        self.models.last_ms[places] = end_ms
-        if len(new):
-            first_ms[new] = self.models.last_ms[new]
+        total = WorkloadOomKills(kill.killed_ms, counted.counted_bytes, 1)
+        of_all[workload] = in_total(of_all.get(workload), total)
 
     def _absent(self, node: NodeModels) -> dict[Workload, int]:
         """The rows of workloads to which no pod with a model belongs."""
@@ -284,16 +208,11 @@ class WorkloadModels:
             self.models.release(np.array(rows, np.int64))
 
 
-def _next_end_ms(begun_ms: _Times, time_ms: _Times) -> _Times:
-    """The end of the 24 hours in which a time is, counted from `begun_ms`."""
-    return begun_ms + ((time_ms - begun_ms) // PEAK_INTERVAL_MS + 1) * PEAK_INTERVAL_MS
-
-
 def _rows(node: NodeModels) -> IntArray:
     return np.array([*node.workload_rows.values()], np.int64)
 
 
-def _decay_factors(nodes: Sequence[NodeModels]) -> FloatArray:
+def decay_factors(nodes: Sequence[NodeModels]) -> FloatArray:
     """The weight of a sample of now on each node."""
     known: dict[tuple[int, int], float] = {}
     factors = []

@@ -15,7 +15,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.clock import SystemClock
 from pipeline.errors import SettingsError
-from pipeline.extender.console_reading import read_judged, relief_feed
+from pipeline.extender.console_reading import read_judged, read_results, relief_feed
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.record_writer import RecordWriter
 from pipeline.extender.service import serve
@@ -102,6 +102,7 @@ async def _run(settings: Settings) -> None:
             publish=records.write_plan if settings.extender.push_out else None,
             publish_wake_up=records.write_wake_up,
             plans=plans, relief=relief, read_judged=partial(read_judged, settings.kafka),
+            read_results=partial(read_results, settings.kafka),
         )  # fmt: skip
         await records.close()
     finally:

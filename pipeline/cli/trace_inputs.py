@@ -79,6 +79,12 @@ def trace_input_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with_inputs(function, folder, "FOLDER")
 
 
+def trace_input_unless(option: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same; `inputs` is None where this option of the command is given."""
+    folder = click.argument("folder", type=click.Path(path_type=Path), required=False)
+    return lambda function: _with_inputs(function, folder, "FOLDER", unless=option)
+
+
 def optional_trace_input(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same with `--trace` in place of `FOLDER`; `inputs` is None without an input."""
     folder = click.option(
@@ -89,7 +95,10 @@ def optional_trace_input(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_inputs(
-    function: Callable[..., Any], folder_parameter: Callable[..., Any], name: str
+    function: Callable[..., Any],
+    folder_parameter: Callable[..., Any],
+    name: str,
+    unless: str = "",
 ) -> Callable[..., Any]:
     @wraps(function)
     def run(
@@ -97,8 +106,11 @@ def _with_inputs(
         until: float | None, **parameters: Any,
     ) -> Any:  # fmt: skip
         span = Span(since, until)
-        is_drawn = name == "--trace" and folder is None and not live and span == EVERYTHING
-        inputs = None if is_drawn else _inputs(settings, folder, live, span, name)
+        is_given = folder is not None or live or span != EVERYTHING
+        needs_none = name == "--trace" or parameters.get(unless) is not None
+        inputs = None
+        if is_given or not needs_none:
+            inputs = _inputs(settings, folder, live, span, name)
         return function(settings=settings, inputs=inputs, **parameters)
 
     options = (

@@ -14,22 +14,28 @@ from pipeline.processors.explain.quantity_text import UNKNOWN, format_bytes, for
 from pipeline.processors.explain.text_columns import align_columns
 from pipeline.processors.model.model_config import RESOURCES
 from pipeline.topics.alerts import RULES
+from pipeline.topics.what_if import Unit, WhatIfMeasure, WhatIfTrace
 
 VERSION: Final = 1
 _HOUR: Final = 3600
+_SHARES: Final = np.linspace(0.0, 1.0, 21)
 Result = tuple[Trace, Mapping[str, PolicyOutcome], Sequence[str]]
 """A trace, what the policies `old` and `new` would have done, and what was assumed."""
 
 
 class _Measure(NamedTuple):
-    """A line of the table: a value of each node, (k,), that of the fleet, and its text. `label` is
-    its name in text, `key` in JSON."""
+    """A line of the table: a value of each node, (k,), and that of the fleet. `label` is its name
+    in text, `key` in JSON."""
 
     key: str
     label: str
     nodes: list[float]
     total: float
-    text: Callable[[float], str]
+    unit: Unit
+
+    def text(self, value: float) -> str:
+        """A value in its unit."""
+        return _TEXTS[self.unit](value)
 
 
 def _measures(trace: Trace, outcome: PolicyOutcome) -> list[_Measure]:
@@ -37,31 +43,31 @@ def _measures(trace: Trace, outcome: PolicyOutcome) -> list[_Measure]:
     for tier in ("mid", "batch"):
         for r, resource in enumerate(RESOURCES):
             amounts = getattr(outcome, tier)[:, r]
-            unit, text = _UNITS[resource]
-            measures.append(
-                _Measure(
-                    f"{tier}_{unit}", f"{tier} {resource}", amounts.tolist(), _sum(amounts), text
-                )
-            )
+            unit = _UNITS[resource]
+            name, label = f"{tier}_{resource}_{unit}", f"{tier} {resource}"
+            measures.append(_Measure(name, label, amounts.tolist(), _sum(amounts), unit))
     for name in ("violation", "savings"):
         for resource, scores in outcome.scores.items():
             fleet = over_machines(scores, trace.copies)
             measures.append(
                 _Measure(
                     f"{resource}_{name}", f"{resource} {name}", getattr(scores, name).tolist(),
-                    getattr(fleet, name), _percent,
+                    getattr(fleet, name), "share",
                 )
             )  # fmt: skip
     for r, rule in enumerate(RULES):
-        for key, label, values, text in (
-            ("alerts", "alerts", outcome.alerts[:, r], _count),
-            ("hot_hours", "hours hot", outcome.hot_seconds[:, r] / _HOUR, _hours),
-        ):
-            total = float(values.sum())
-            name = f"{rule}_{key}"
-            measures.append(_Measure(name, f"{label} {rule}", values.tolist(), total, text))
+        alerts, hours = outcome.alerts[:, r], outcome.hot_seconds[:, r] / _HOUR
+        measures += [
+            _Measure(
+                f"{rule}_alerts", f"alerts {rule}", alerts.tolist(), float(alerts.sum()), "count"
+            ),
+            _Measure(
+                f"{rule}_hot_hours", f"hours hot {rule}", hours.tolist(), float(hours.sum()),
+                "hours",
+            ),
+        ]  # fmt: skip
     evictions = outcome.evictions.tolist()
-    measures.append(_Measure("evictions", "evictions", evictions, float(sum(evictions)), _count))
+    measures.append(_Measure("evictions", "evictions", evictions, float(sum(evictions)), "count"))
     return measures
 
 
@@ -136,6 +142,39 @@ def document(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
+def published(results: Sequence[Result]) -> tuple[WhatIfTrace, ...]:
+    """The results for the console: totals, and how each measure is spread over the nodes."""
+    return tuple(
+        WhatIfTrace(
+            dataset=trace.dataset,
+            scenario=trace.scenario,
+            nodes=len(trace.nodes),
+            days=round(trace.steps * trace.step_seconds / 86_400, 3),
+            notes=tuple(notes),
+            measures=tuple(_both(trace, outcomes)),
+        )
+        for trace, outcomes, notes in results
+    )
+
+
+def _both(trace: Trace, outcomes: Mapping[str, PolicyOutcome]) -> Iterator[WhatIfMeasure]:
+    """Each measure under both policies."""
+    by_key = {each.key: each for each in _measures(trace, outcomes["old"])}
+    for new in _measures(trace, outcomes["new"]):
+        if (old := by_key.get(new.key)) is not None:
+            yield WhatIfMeasure(
+                key=new.key, label=new.label, unit=new.unit, old=_number(old.total),
+                new=_number(new.total), old_by_node=_spread(old), new_by_node=_spread(new),
+            )  # fmt: skip
+
+
+def _spread(measure: _Measure) -> tuple[float, ...]:
+    """The values that each `_SHARES` of the nodes stay below; none if no value is known."""
+    values = np.array(measure.nodes)
+    known = values[np.isfinite(values)]
+    return tuple(np.quantile(known, _SHARES).round(6).tolist()) if len(known) else ()
+
+
 def _item(
     trace: Trace, outcomes: Mapping[str, PolicyOutcome], notes: Sequence[str]
 ) -> dict[str, Any]:
@@ -177,9 +216,13 @@ def _hours(hours: float) -> str:
     return f"{hours:.1f}"
 
 
-_UNITS: Final = {
-    "cpu": ("cpu_millicores", lambda millicores: format_cpu(millicores / 1000)),
-    "memory": ("memory_bytes", format_bytes),
+_UNITS: Final[Mapping[str, Unit]] = {"cpu": "millicores", "memory": "bytes"}
+_TEXTS: Final[Mapping[Unit, Callable[[float], str]]] = {
+    "millicores": lambda millicores: format_cpu(millicores / 1000),
+    "bytes": format_bytes,
+    "share": _percent,
+    "count": _count,
+    "hours": _hours,
 }
 
 

@@ -1,27 +1,22 @@
-"""The documents behind the console's pages about hot nodes, accuracy and policy."""
+"""The documents behind the pages of the console about hot nodes, accuracy, policy and what-if."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from aiohttp import web
 
 from pipeline.clock import Clock
-from pipeline.errors import KafkaError, NotReadyError
 from pipeline.extender import limits
 from pipeline.extender.decisions import Rules
 from pipeline.extender.query_api import require_caught_up
+from pipeline.extender.read_document import ReadDocument
 from pipeline.extender.routes import Route
 from pipeline.extender.tagged_documents import KeptDocument, document_response, document_route
 from pipeline.processors.arrays import BoolArray
 from pipeline.processors.console.accuracy_document import Accuracy, JudgedFleet, accuracy_document
-from pipeline.processors.console.encoded_document import (
-    NO_DOCUMENT,
-    EncodedDocument,
-    encode_document,
-    pool_of,
-)
+from pipeline.processors.console.encoded_document import pool_of
 from pipeline.processors.console.node_actions import NodeActions
 from pipeline.processors.console.policy_document import (
     ExtenderPolicy,
@@ -36,6 +31,7 @@ from pipeline.processors.console.relief_document import (
     relief_document,
 )
 from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.console.what_if_document import PublishedResults, WhatIf
 from pipeline.processors.descheduling.left_nodes import LeftNodes
 from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import ExtenderSettings
@@ -44,6 +40,8 @@ from pipeline.table.node_columns import NodeRecords
 
 ReadJudged = Callable[[float, float], Awaitable[JudgedFleet]]
 """Read the peaks that were judged between two Unix times. Raises `KafkaError` or `OSError`."""
+ReadResults = Callable[[], Awaitable[PublishedResults]]
+"""Read the published results of `springtide what-if`. Raises the same."""
 
 
 @dataclass(slots=True)
@@ -66,6 +64,7 @@ class ConsoleDocuments:
     def __init__(
         self, table: Table, state: FeedState, settings: ExtenderSettings, rules: Rules,
         clock: Clock, relief: ReliefReading, read_judged: ReadJudged | None,
+        read_results: ReadResults | None,
     ) -> None:  # fmt: skip
         self._table = table
         self._state = state
@@ -74,7 +73,10 @@ class ConsoleDocuments:
         self._clock = clock
         self._relief = relief
         self._kept_relief, self._kept_policy = KeptDocument(clock), KeptDocument(clock)
-        self._accuracy = AccuracyReader(table, clock, read_judged)
+        accuracy = None if read_judged is None else partial(self._read_accuracy, read_judged)
+        self._accuracy = ReadDocument(clock, "judged peaks", limits.ACCURACY_SECONDS, accuracy)
+        what_if = None if read_results is None else partial(_read_what_if, read_results)
+        self._what_if = ReadDocument(clock, "what-if results", limits.WHAT_IF_SECONDS, what_if)
 
     def routes(self) -> list[Route]:
         """The routes of this handler."""
@@ -85,6 +87,9 @@ class ConsoleDocuments:
             document_route(
                 "/v1/accuracy", self.accuracy, "Predicted peaks held against what happened.",
                 Accuracy,
+            ),
+            document_route(
+                "/v1/what-if", self.what_if, "Published results of `springtide what-if`.", WhatIf
             ),
             document_route(
                 "/v1/policy", self.policy, "The policy in force per node, and its warnings.",
@@ -100,9 +105,19 @@ class ConsoleDocuments:
         require_caught_up(self._state)
         return document_response(request, await self._accuracy.current())
 
+    async def what_if(self, request: web.Request) -> web.Response:
+        return document_response(request, await self._what_if.current())
+
     async def policy(self, request: web.Request) -> web.Response:
         require_caught_up(self._state)
         return document_response(request, await self._kept_policy.current(self._make_policy))
+
+    async def _read_accuracy(self, read: ReadJudged) -> Callable[[], Accuracy]:
+        """Read judged peaks: ten thousand nodes have 240,000 a day."""
+        now, nodes = self._clock.now(), max(len(self._table), 1)
+        seconds = 3600.0 * (limits.ACCURACY_RECORDS // nodes)
+        span = min(max(seconds, limits.ACCURACY_SHORTEST_SECONDS), limits.ACCURACY_LONGEST_SECONDS)
+        return partial(accuracy_document, await read(now - span, now))
 
     def _make_relief(self, now: float, _: object) -> tuple[object, Callable[[], Relief]]:
         names, records = self._table.rows()
@@ -140,6 +155,10 @@ class ConsoleDocuments:
         return None, make
 
 
+async def _read_what_if(read: ReadResults) -> Callable[[], WhatIf]:
+    return (await read()).document
+
+
 def _hot_nodes(
     names: Sequence[str], records: Sequence[NodeRecords], fresh: BoolArray
 ) -> Iterator[HotNode]:
@@ -147,57 +166,3 @@ def _hot_nodes(
         if name and of.state is not None and of.state.alerts:
             pool = pool_of(of.node.hot_nodes if of.node else None)
             yield HotNode(name, pool, not is_fresh, of.state.alerts)
-
-
-class AccuracyReader:
-    """Reads judged peaks while somebody asks for them, at most once in `limits.ACCURACY_SECONDS`:
-    ten thousand nodes have 240,000 records a day."""
-
-    def __init__(self, table: Table, clock: Clock, read: ReadJudged | None) -> None:
-        self._table = table
-        self._clock = clock
-        self._read = read
-        self._reading: asyncio.Task[EncodedDocument] | None = None
-        self._document = NO_DOCUMENT
-        self._next_at = -float("inf")
-        self._failure = ""
-
-    async def current(self) -> EncodedDocument:
-        """The newest document. Raises `NotReadyError` without one."""
-        if self._read is None:
-            raise NotReadyError("this extender does not read judged peaks")
-        if self._reading is None and self._clock.monotonic() >= self._next_at:
-            self._reading = asyncio.create_task(self._make(self._read), name="accuracy")
-            self._reading.add_done_callback(self._take)
-        if self._document is NO_DOCUMENT and self._reading is not None:
-            await asyncio.wait({self._reading}, timeout=limits.ACCURACY_WAIT_SECONDS)
-        if self._document is NO_DOCUMENT:
-            why = self._failure or "judged peaks are being read"
-            raise NotReadyError(why, hint="ask again in some seconds")
-        return self._document
-
-    async def _make(self, read: ReadJudged) -> EncodedDocument:
-        now = self._clock.now()
-        nodes = max(len(self._table), 1)
-        seconds = 3600.0 * (limits.ACCURACY_RECORDS // nodes)
-        span = min(max(seconds, limits.ACCURACY_SHORTEST_SECONDS), limits.ACCURACY_LONGEST_SECONDS)
-        judged = await read(now - span, now)
-        return await asyncio.to_thread(lambda: encode_document(accuracy_document(judged)))
-
-    def _take(self, reading: "asyncio.Task[EncodedDocument]") -> None:
-        """Keep the document of a reading that has ended, or why it has none."""
-        self._reading = None
-        if reading.cancelled():
-            return
-        error, pause = reading.exception(), limits.ACCURACY_SECONDS
-        if error is None:
-            self._document, self._failure = reading.result(), ""
-        else:
-            text = error.message if isinstance(error, KafkaError) else str(error)
-            self._failure = f"judged peaks cannot be read: {text or type(error).__name__}"
-            # What takes too long would do so again, one after the other.
-            if not isinstance(error, TimeoutError):
-                pause = limits.ACCURACY_RETRY_SECONDS
-        self._next_at = self._clock.monotonic() + pause
-        if error is not None and not isinstance(error, KafkaError | OSError):
-            raise error

@@ -15,6 +15,7 @@ from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.processors.console.accuracy_document import JudgedFleet
 from pipeline.processors.console.limits import KEPT_SECONDS
 from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.console.what_if_document import PublishedResults
 from pipeline.settings import KafkaSettings
 from pipeline.table import Feed, Table
 from pipeline.table.event_loop_turns import by_turns
@@ -25,7 +26,15 @@ from pipeline.topics.actions import ActionRecord
 from pipeline.topics.codec import check_readable, decode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, excess
 from pipeline.topics.pool_outcomes import OUTCOMES, PoolOutcomesRecord
-from pipeline.topics.registry import ACCURACY, ACTIONS, ALERTS, EVICTION_PLANS, FLEET, Topic
+from pipeline.topics.registry import (
+    ACCURACY,
+    ACTIONS,
+    ALERTS,
+    EVICTION_PLANS,
+    FLEET,
+    WHAT_IF,
+    Topic,
+)
 
 
 def relief_feed(client: Mapping[str, Any], prefix: str, clock: Clock) -> tuple[Feed, ReliefReading]:
@@ -70,6 +79,28 @@ def take_action(reading: ReliefReading, record: ConsumerRecord, now: float) -> b
         action = decode_json(ActionRecord, value)
         is_new |= reading.log.take_action(action, appended_at, now)
     return is_new
+
+
+async def read_results(kafka: KafkaSettings) -> PublishedResults:
+    """Read the published results of `springtide what-if`. Raises `KafkaError`, and `TimeoutError`
+    (an OSError) after `limits.WHAT_IF_READ_SECONDS`."""
+    return await run_within(limits.WHAT_IF_READ_SECONDS, _read_results(kafka))
+
+
+async def _read_results(kafka: KafkaSettings) -> PublishedResults:
+    client, results = client_options(kafka), PublishedResults()
+    partitions = await existing_partitions(client, [WHAT_IF.full_name(kafka.topic_prefix)])
+    async with open_follower(client, partitions) as follower:
+        await follower.begin()
+        async for records in follower.read_to_end():
+            async for record in by_turns(records, trickling=False):
+                try:
+                    check_readable(record.value)
+                except RecordError as error:
+                    results.refuse(record.key, error)
+                else:
+                    results.take(record.key, record.value, record.timestamp / 1000)
+    return results
 
 
 async def read_judged(kafka: KafkaSettings, since: float, now: float) -> JudgedFleet:

@@ -119,10 +119,18 @@ ACCURACY_SECONDS: Final = 600.0
 """Between two readings while somebody asks for them: peaks are judged once an hour."""
 ACCURACY_READ_SECONDS: Final = 300.0
 """A reading that takes longer has failed, and the next one waits for `ACCURACY_SECONDS`."""
-ACCURACY_RETRY_SECONDS: Final = 10.0
+
+# -- what is read while somebody asks for it
+
+READ_RETRY_SECONDS: Final = 10.0
 """After a reading that has failed."""
-ACCURACY_WAIT_SECONDS: Final = 5.0
+READ_WAIT_SECONDS: Final = 5.0
 """A client waits for so long for the first document, and gets 503 then."""
+WHAT_IF_SECONDS: Final = 10.0
+"""Between two readings of what-if results while somebody asks for them: an operator who has
+published one looks for it."""
+WHAT_IF_READ_SECONDS: Final = 60.0
+"""A reading that takes longer has failed."""
 
 # -- long polls for a node's view
 

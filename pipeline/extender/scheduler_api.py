@@ -25,7 +25,12 @@ from pipeline.extender.actions_api import NodeActionsHandler
 from pipeline.extender.answer_log import AnswerLog
 from pipeline.extender.authentication import Authentication
 from pipeline.extender.console_api import ConsoleHandler
-from pipeline.extender.console_documents import ConsoleDocuments, ReadJudged, ReliefReading
+from pipeline.extender.console_documents import (
+    ConsoleDocuments,
+    ReadJudged,
+    ReadResults,
+    ReliefReading,
+)
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Decisions, FilterResult, Rules
 from pipeline.extender.error_answers import answer_errors
@@ -143,6 +148,7 @@ class Extender:
         relief: ReliefReading | None = None,
         read_judged: ReadJudged | None = None,
         feeds: NamedFeeds | None = None,
+        read_results: ReadResults | None = None,
     ) -> None:
         self.draining = False
         self._under_way = 0
@@ -164,7 +170,7 @@ class Extender:
         self._load_watcher = LoadWatcherHandler(table, state, clock, settings.stale_after_seconds)
         self._console = ConsoleHandler(table, state, clock, settings.stale_after_seconds)
         self._console_documents = ConsoleDocuments(
-            table, state, settings, rules, clock, relief, read_judged
+            table, state, settings, rules, clock, relief, read_judged, read_results
         )
         self._query = QueryHandler(table, state, self._decisions, settings, clock, self._bodies)
         self._node_views = node_views or NodeViewHandler(NodeViewStore(), FeedState())

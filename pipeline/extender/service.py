@@ -15,7 +15,7 @@ from pipeline.clock import Clock
 from pipeline.event_loop_lag import measure_event_loop_lag
 from pipeline.extender import limits
 from pipeline.extender.annotation_warnings import watch_annotations
-from pipeline.extender.console_documents import ReadJudged, ReliefReading
+from pipeline.extender.console_documents import ReadJudged, ReadResults, ReliefReading
 from pipeline.extender.decision_rules import rules_of
 from pipeline.extender.decisions import Rules
 from pipeline.extender.http_responses import error_response
@@ -66,6 +66,7 @@ async def serve(
     plans: Feed | None = None,
     relief: ReliefReading | None = None,
     read_judged: ReadJudged | None = None,
+    read_results: ReadResults | None = None,
 ) -> None:
     """Feed the table and answer requests until `stop` is set; then shut down in two steps.
 
@@ -77,8 +78,8 @@ async def serve(
     `publish` takes eviction plans; without it none are made. `publish_wake_up` takes wake-ups of
     waiting pods in mode act. `views` feeds a table of node views,
     `history` one of recent usage, `pod_history` one of pods, and `plans` feeds `relief`: plans and
-    actions. `read_judged` reads accuracy for the console. Requests of a scheduler do not wait for
-    these.
+    actions. `read_judged` and `read_results` read accuracy and what-if results for the console.
+    Requests of a scheduler do not wait for these.
     `on_listening` gets the port when it is open. Raises `SettingsError` if it cannot be opened.
     """
     declare_role("extender")
@@ -94,7 +95,7 @@ async def serve(
     series = _series_handler(history, pod_history, clock)
     extender = Extender(
         feed.table, feed.state, settings, clock, rules, node_views, series, publish, relief,
-        read_judged, [(each.name, each.state) for each in sources],
+        read_judged, [(each.name, each.state) for each in sources], read_results,
     )  # fmt: skip
     outages = extender.outages
     show_table_metrics(feed.table, feed.state, clock, settings.stale_after_seconds, outages)

@@ -28,6 +28,7 @@ from pipeline.topics.registry import (
     SAMPLES,
     TOPICS,
     WAKE_UPS,
+    WHAT_IF,
     WINDOWS,
     WORKLOADS,
     Topic,
@@ -106,7 +107,7 @@ ROLES: Final[Mapping[str, Role]] = {
             name="extender", task="scheduler extender",
             reads=(
                 NODES, PODS, HEARTBEATS, FLEET, WINDOWS, RESOURCES, NODE_STATE, NODE_VIEWS, ALERTS,
-                EVICTION_PLANS, ACTIONS, ACCURACY,
+                EVICTION_PLANS, ACTIONS, ACCURACY, WHAT_IF,
             ),
             writes=(EVICTION_PLANS, WAKE_UPS, DEAD_LETTERS),
         ),
@@ -138,8 +139,9 @@ ROLES: Final[Mapping[str, Role]] = {
         Role(name="archive", task="writes windows to Parquet files", reads=(WINDOWS,)),
         Role(name="reader", task="commands that only read, such as `top`", reads=TOPICS),
         Role(
-            name="operator", task="`topics apply`, `doctor`, `model import`, other commands",
-            reads=TOPICS, writes=(CHECKPOINTS,), administers=True,
+            name="operator",
+            task="`topics apply`, `doctor`, `model import`, `what-if --publish`, other commands",
+            reads=TOPICS, writes=(WHAT_IF, CHECKPOINTS), administers=True,
         ),
     )
 }  # fmt: skip

@@ -24,6 +24,9 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 checkpoint are larger than the sample, and a hostile sample must not stop the worker."""
 MAX_SAMPLE_BYTES: Final = MAX_RECORD_BYTES // 4
 
+MAX_WHAT_IF_BYTES: Final = 128 * 1024
+"""The largest published result of `springtide what-if`: sums and distributions, not nodes."""
+
 Codec = Literal["json + arrow", "json", "msgpack", "bytes"]
 
 
@@ -186,6 +189,11 @@ RECOMMENDATIONS: Final = Topic(
     value="requests recommended for a workload, as the Vertical Pod Autoscaler does",
     written_by="worker of partition 0", record="recommendations",
 )  # fmt: skip
+WHAT_IF: Final = Topic(
+    name="what-if", key="name of the result", max_bytes=2 * MAX_WHAT_IF_BYTES,
+    value="results of `springtide what-if` that were published for the console",
+    written_by="`springtide what-if`", record="what_if",
+)  # fmt: skip
 CHECKPOINTS: Final = Topic(
     name="checkpoints", key="node@epoch", codec="msgpack",
     value="exact model state, round markers, claims, skipped windows", written_by="model agent",
@@ -200,7 +208,7 @@ DEAD_LETTERS: Final = Topic(
 TOPICS: Final = (
     SAMPLES, NODES, PODS, WORKLOADS, HEARTBEATS, FLEET, WINDOWS, PREDICTIONS, RESOURCES, NODE_STATE,
     NODE_VIEWS, ALERTS, EVICTION_REQUESTS, EVICTION_PLANS, WAKE_UPS, ACTIONS, ACCURACY,
-    RECOMMENDATIONS, CHECKPOINTS, DEAD_LETTERS,
+    RECOMMENDATIONS, WHAT_IF, CHECKPOINTS, DEAD_LETTERS,
 )  # fmt: skip
 """The topics that a role writes: `springtide topics apply` creates them."""
 

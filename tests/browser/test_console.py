@@ -33,7 +33,7 @@ from tests.browser.chromium_files import ChromiumFiles
 from tests.browser.chromium_page import Page, chromium_page
 from tests.browser.drawn_figures import lowest_contrast
 from tests.extender.conftest import extender
-from tests.extender.console_samples import read_judged, relief
+from tests.extender.console_samples import read_judged, read_results, relief
 from tests.processors.console.test_node_actions import action
 from tests.table.records import GIB, NOW, node_state
 from tests.topics.golden import NODE_VIEW
@@ -93,7 +93,7 @@ def simulated(nodes: int = NODES, **settings: Any) -> tuple[Extender, Table, Man
     of = extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock), settings=ExtenderSettings(**settings),
-        relief=reading, read_judged=read_judged,
+        relief=reading, read_judged=read_judged, read_results=read_results,
     )  # fmt: skip
     return of, table, clock
 

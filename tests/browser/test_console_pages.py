@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pipeline.local.port_probe import free_port
 from pipeline.local.process_guard import die_with_parent
 from pipeline.processors.console import limits
 from pipeline.processors.console.relief_log import ReliefLog
+from pipeline.processors.console.what_if_document import PublishedResults, WhatIf
 from pipeline.settings import KafkaSettings
 from pipeline.table import Feed, FeedState, Table
 from pipeline.table.node_columns import TableNode
@@ -44,7 +45,10 @@ from tests.table.records import NOW, node_state
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 TEXT = "document.getElementById('main').textContent"
-PAGES = {"Hot nodes": "Plans of the last", "Accuracy": "Judged peaks", "Policy": "Policy 1"}
+PAGES = {
+    "Hot nodes": "Plans of the last", "Accuracy": "Judged peaks", "Policy": "Policy 1",
+    "What-if": "Policy difference",
+}  # fmt: skip
 """The links in the head, and what their pages show when they are complete."""
 HURRY = "const start = window.setTimeout; window.setTimeout = (f, t) => start(f, t / 10);"
 """Pauses between queries pass ten times as fast."""
@@ -56,6 +60,10 @@ async def go_to(page: Page, name: str, text: str) -> str:
     await page.click(f"#pages a:nth-child({[*PAGES].index(name) + 2})")
     await page.becomes(f"{TEXT}.includes({text!r})")
     return str(await page.evaluate(TEXT))
+
+
+async def no_results() -> Callable[[], WhatIf]:
+    return PublishedResults().document
 
 
 async def table_rows(page: Page, caption: str) -> list[list[str]]:
@@ -110,8 +118,39 @@ async def test_pages_show_what_the_documents_have(chromium: ChromiumFiles) -> No
         assert await table_rows(page, "2 nodes") == [
             ["node-00000", "gpu", "policy 3"], ["node-00001", "gpu", "policy 3"],
         ]  # fmt: skip
-        await page.evaluate("history.back()")
-        await page.becomes("document.title === 'Accuracy – Springtide'")
+        text = await go_to(page, "What-if", "Policy difference")
+        assert "new.yaml compared with old.yaml, published 9m ago." in text
+        assert await table_rows(page, "live: 7.0 days, 2 nodes") == [
+            ["batch cpu, cores", "1.00", "1.50", "+0.50"],
+            ["cpu violation", "–", "2.0%", "–"],
+        ]
+        lines = "[...document.querySelectorAll('.difference span')].map(of => of.textContent)"
+        assert await page.evaluate(lines) == [
+            "--- old.yaml", "+++ new.yaml", "@@ -1 +1 @@", "-a: 60", "+a: 70",
+        ]  # fmt: skip
+        label = "document.querySelector('.chart').getAttribute('aria-label')"
+        assert await page.evaluate(label) == (
+            "batch cpu, cores from node to node: before half of the nodes are below 0.60, "
+            "after half of the nodes are below 0.80"
+        )
+        assert "bad: WhatIfRecord cannot be decoded" in text
+        # The address names the result.
+        await page.evaluate(
+            "(select => { select.value = 'first'; select.dispatchEvent(new Event('change')) })"
+            "(document.querySelector('select[name=result]'))"
+        )
+        await page.becomes(f"{TEXT}.includes('The files are equal')")
+        assert await page.evaluate("location.hash") == "#page=what-if&pool=gpu&result=first"
+        assert await page.evaluate("document.querySelectorAll('.uplot').length") == 0
+        await page.evaluate("location.hash = '#page=what-if&result=gone'")
+        await page.becomes(f"{TEXT}.includes('is not published, or is no longer listed')")
+        # Without a result the page says which command publishes one.
+        of._console_documents._what_if._next_at = 0.0
+        of._console_documents._what_if._read = no_results
+        await page.evaluate(ASK_NOW)
+        await page.becomes(f"{TEXT}.includes('--against old.yaml --publish NAME')")
+        await page.evaluate("history.go(-2)")
+        await page.becomes("document.title === 'Policy – Springtide'")
         assert all(url.startswith(base) for url in page.requested)
         assert page.problems == []
 

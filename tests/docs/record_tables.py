@@ -17,12 +17,13 @@ from pipeline.topics.pool_means import PoolMeansRecord
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
+from pipeline.topics.what_if import WhatIfRecord
 from pipeline.topics.workload_histories import WorkloadHistoryRecord
 
 RECORDS: Final = (
     NodeStateRecord, PredictionRecord, NodeResourcesRecord, RecommendationRecord, AlertRecord,
     AccuracyRecord, PoolMeansRecord, PoolOutcomesRecord, HourlyUsageRecord, WorkloadHistoryRecord,
-    EvictionRequestRecord,
+    EvictionRequestRecord, WhatIfRecord,
 )  # fmt: skip
 _NAMES: Final[Mapping[Any, str]] = {
     str: "text", bytes: "text", int: "whole number", float: "number", bool: "true or false",

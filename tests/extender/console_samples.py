@@ -2,16 +2,21 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from pipeline.extender.console_documents import ReliefReading
 from pipeline.processors.accuracy.accuracy_totals import AccuracyTotals
 from pipeline.processors.console.accuracy_document import JudgedFleet
+from pipeline.processors.console.what_if_document import PublishedResults
 from pipeline.table import FeedState
 from pipeline.times import format_time
 from pipeline.topics.accuracy import AccuracyRecord, Judgement, PeakAmounts, PredictorJudgement
 from pipeline.topics.actions import ActionRecord
 from pipeline.topics.alerts import AlertRecord
+from pipeline.topics.codec import encode_json
 from pipeline.topics.eviction_plans import EvictionPlanRecord, LeavingPod
 from tests.table.records import GIB, NOW
+from tests.topics.golden import WHAT_IF
 
 MADE: Final = NOW - 600.0
 """When the plan was made."""
@@ -82,6 +87,16 @@ def judged(node: str, made_at: float = NOW - 86_400.0, **more: Any) -> AccuracyR
         "predictors": predictors,
     }  # fmt: skip
     return AccuracyRecord(**(usual | more))
+
+
+async def read_results() -> PublishedResults:
+    """Two results, and a record that is none."""
+    results = PublishedResults()
+    older = msgspec.structs.replace(WHAT_IF, name="first", difference=(), traces=())
+    for record, at in ((older, MADE), (WHAT_IF, MADE + 60.0)):
+        results.take(record.name.encode(), encode_json(record), at)
+    results.take(b"bad", b"{", MADE)
+    return results
 
 
 async def read_judged(since: float, now: float) -> JudgedFleet:

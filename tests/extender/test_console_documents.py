@@ -130,7 +130,7 @@ async def test_of_many_nodes_a_shorter_time_is_read(start: Start) -> None:
 async def test_a_failed_reading_says_why_and_is_repeated(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ACCURACY_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(limits, "READ_WAIT_SECONDS", 0.01)
     clock, judge = ManualClock(NOW), Judge()
     client = await start(read_judged=judge.read, clock=clock)
     answer = await client.get("/v1/accuracy")
@@ -148,7 +148,7 @@ async def test_a_failed_reading_says_why_and_is_repeated(
     judge.error = None
     assert (await client.get("/v1/accuracy")).status == 503
     assert len(judge.spans) == 1
-    await clock.advance(limits.ACCURACY_RETRY_SECONDS)
+    await clock.advance(limits.READ_RETRY_SECONDS)
 
     async def is_read() -> bool:
         return not await error()
@@ -160,7 +160,7 @@ async def test_a_failed_reading_says_why_and_is_repeated(
     ("error", "pause"),
     [
         (TimeoutError(), limits.ACCURACY_SECONDS),
-        (ZeroDivisionError(), limits.ACCURACY_RETRY_SECONDS),
+        (ZeroDivisionError(), limits.READ_RETRY_SECONDS),
     ],
 )
 async def test_a_reading_that_would_fail_again_is_not_begun_by_every_query(

@@ -22,7 +22,7 @@ from pipeline.table.pod_history import PodHistory
 from pipeline.table.usage_history import History
 from pipeline.topics.codec import encode_json
 from tests.extender.conftest import Client, Start, extender, served
-from tests.extender.console_samples import read_judged, relief
+from tests.extender.console_samples import read_judged, read_results, relief
 from tests.extender.json_schema import wrong
 from tests.extender.test_fuzz import quick
 from tests.processors.console.test_node_actions import action
@@ -45,7 +45,7 @@ def two_nodes() -> Extender:
     return extender(
         table, clock=clock, node_views=NodeViewHandler(views, state),
         series=NodeSeriesHandler(history, state, clock, pods, state),
-        relief=reading, read_judged=read_judged,
+        relief=reading, read_judged=read_judged, read_results=read_results,
     )  # fmt: skip
 
 

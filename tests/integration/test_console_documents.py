@@ -1,16 +1,22 @@
 """What the console shows of plans and accuracy, through a real broker."""
 
+import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
+import pyarrow.parquet
 import pytest
+from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from pipeline.cli.main import cli
 from pipeline.clock import SystemClock
 from pipeline.errors import TopicDriftError
-from pipeline.extender.console_reading import read_judged, relief_feed
+from pipeline.extender.console_reading import read_judged, read_results, relief_feed
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
 from pipeline.settings import KafkaSettings
@@ -18,11 +24,18 @@ from pipeline.table import Feed, Table
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
-from pipeline.topics.registry import ACCURACY, ACTIONS, EVICTION_PLANS, FLEET, NODE_STATE
-from tests.broker import send
+from pipeline.topics.registry import ACCURACY, ACTIONS, EVICTION_PLANS, FLEET, NODE_STATE, WHAT_IF
+from tests.broker import flags_of, send
 from tests.extender.conftest import running
 from tests.extender.console_samples import action, judged, plan
 from tests.processes import until
+from tests.processors.backtest.trace_files import (
+    PLACEMENT,
+    SERIES,
+    series_row,
+    stay_row,
+    table_of,
+)
 from tests.table.records import node_state
 
 
@@ -88,3 +101,60 @@ async def test_plans_and_accuracy_are_read_from_their_topics(kafka: KafkaSetting
 async def test_without_its_topic_accuracy_is_an_error(kafka: KafkaSettings) -> None:
     with pytest.raises(TopicDriftError, match=r"waiting for topic .*accuracy"):
         await read_judged(kafka, 0.0, time.time())
+
+
+POLICY = "model: {half_life_seconds: {cpu: %d}}\n"
+
+
+async def test_a_published_result_is_seen_until_it_is_withdrawn(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.yaml" for name in ("old", "new")}
+    for number, file in enumerate(files.values(), 1):
+        file.write_text(POLICY % (7200 * number))
+
+    async def what_if(*arguments: str | Path) -> Result:
+        command = ["what-if", *map(str, arguments), *flags_of(kafka)]
+        return await asyncio.to_thread(CliRunner().invoke, cli, command)
+
+    metadata = {"step_s": "3600", "t0_unix": "1700000100", "steps": "48"}
+    usage = np.random.default_rng(8).integers(100, 500, 48).tolist()
+    tables = {
+        "series": table_of([series_row("s", usage)], SERIES, metadata),
+        "placement": table_of([stay_row("p", "s", 0, 48)], PLACEMENT, metadata),
+    }
+    for name, table in tables.items():
+        pyarrow.parquet.write_table(table, tmp_path / f"april.{name}.parquet")
+    replay = (
+        tmp_path, "--policy", files["new"], "--against", files["old"], "--burn-in", "6h",
+        "--horizon-seconds", "21600",
+    )  # fmt: skip
+    # Before a replay that may take long.
+    missing = await what_if(*replay, "--publish", "shorter")
+    assert (missing.exit_code, missing.stdout) == (3, "")
+    assert "waiting for topic" in missing.stderr
+    await apply_topics(kafka)
+    refused = await what_if(*replay, "--publish", "a/b")
+    assert (refused.exit_code, "give 1 to 63 letters" in refused.stderr) == (2, True)
+    ran = await what_if(*replay, "--publish", "shorter")
+    assert (ran.exit_code, "published as shorter" in ran.stderr) == (0, True), ran.output
+    await send(kafka, WHAT_IF, ("bad", b"garbage"))
+    document = (await read_results(kafka)).document()
+    (item,) = document.items
+    assert (item.name, item.policy, item.against) == ("shorter", "new.yaml", "old.yaml")
+    assert [*item.difference][2:] == [
+        "@@ -1 +1 @@", "-" + (POLICY % 7200).strip(), "+" + (POLICY % 14400).strip(),
+    ]  # fmt: skip
+    measures = {each.key: each for each in item.traces[0].measures}
+    savings = measures["cpu_savings"]
+    assert savings.old is not None
+    assert f"{100 * savings.old:.1f}%" in ran.stdout
+    assert len(savings.old_by_node) == 21
+    assert [*savings.old_by_node] == sorted(savings.old_by_node)
+    assert [of.name for of in document.refused] == ["bad"]
+    assert abs(item.published_at_seconds - time.time()) < 600
+    both = await what_if("--withdraw", "shorter", "--policy", files["new"])
+    assert (both.exit_code, "replays nothing" in both.stderr) == (2, True)
+    gone = await what_if("--withdraw", "shorter")
+    assert (gone.exit_code, gone.stderr.strip()) == (0, "withdrawn: shorter")
+    assert (await read_results(kafka)).document().items == []

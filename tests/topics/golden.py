@@ -90,6 +90,7 @@ from pipeline.topics.samples import (
     encode_samples,
 )
 from pipeline.topics.wake_ups import WakeUpRecord
+from pipeline.topics.what_if import WhatIfMeasure, WhatIfRecord, WhatIfTrace
 from pipeline.topics.workload_histories import HistoryHours, WorkloadHistoryRecord
 from pipeline.topics.workloads import Budget, WorkloadRecord
 
@@ -465,6 +466,24 @@ RECOMMENDATION = RecommendationRecord(
         ),
     ),
 )  # fmt: skip
+WHAT_IF = WhatIfRecord(
+    name="target-70", policy="new.yaml", against="old.yaml",
+    difference=("--- old.yaml", "+++ new.yaml", "@@ -1 +1 @@", "-a: 60", "+a: 70"),
+    traces=(
+        WhatIfTrace(
+            dataset="live", scenario="live", days=7.0, nodes=2, notes=("nothing was assumed",),
+            measures=(
+                WhatIfMeasure(
+                    key="batch_cpu_millicores", label="batch cpu", unit="millicores", old=1000.0,
+                    new=1500.5, old_by_node=(400.0, 600.0), new_by_node=(700.0, 800.5),
+                ),
+                WhatIfMeasure(
+                    key="cpu_violation", label="cpu violation", unit="share", old=None, new=0.02
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip
 CHECKPOINT = NodeCheckpoint(
     node=HEADER.node, epoch=12, round=3, generation=0, covers=778,
     state=bytes(range(256)), prediction=b"{}", node_state=b"",
@@ -539,6 +558,7 @@ GOLDEN = (
     _json("workload-histories", WORKLOAD_HISTORY),
     _json("wake-ups", WAKE_UP),
     _json("recommendations", RECOMMENDATION),
+    _json("what-if", WHAT_IF),
     _json("node-state", NODE_STATE),
     _pack("checkpoints-node", CHECKPOINT),
     _pack("checkpoints-marker", MARKER),

@@ -26,13 +26,14 @@ from pipeline.topics.pool_outcomes import OutcomeQuantiles, PoolOutcomesRecord
 from pipeline.topics.predictions import PredictionRecord
 from pipeline.topics.recommendations import RecommendationRecord
 from pipeline.topics.result_header import Result
+from pipeline.topics.what_if import WhatIfRecord
 from pipeline.topics.workload_histories import HistoryHours, WorkloadHistoryRecord
 from pipeline.topics.workloads import WorkloadRecord
 
 JSON_RECORDS: tuple[type[Record], ...] = (
     NodeRecord, NodeResourcesRecord, NodeStateRecord, NodeViewRecord, ActionRecord, WorkloadRecord,
     PodRecord, PoolOutcomesRecord, PredictionRecord, RecommendationRecord,
-    WorkloadHistoryRecord,
+    WorkloadHistoryRecord, WhatIfRecord,
 )  # fmt: skip
 PACK_RECORDS: tuple[type[Record], ...] = (
     NodeCheckpoint, RoundMarker, Claim, SkippedWindow, DepartedNode,

@@ -10,7 +10,7 @@ from pipeline.topics.registry import DAY_MS, HOUR_MS, TOPICS, Topic
 
 def test_names_are_unique_and_lower_case() -> None:
     names = [topic.name for topic in TOPICS]
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 21
     # Names of Kafka's metrics do not tell `.` from `_`.
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in names)
 

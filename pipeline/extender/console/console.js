@@ -7,12 +7,13 @@ import { age, element, visible } from "./page_parts.js";
 import { PolicyPage } from "./policy_page.js";
 import { Refused, ask, now, setToken } from "./queries.js";
 import { ReliefPage } from "./relief_page.js";
+import { WhatIfPage } from "./what_if_page.js";
 
 const POLL_SECONDS = 5;
 const LONGEST_BACK_OFF_SECONDS = 30;
 const PAGES = {
   "": ["Fleet", FleetPage], relief: ["Hot nodes", ReliefPage], accuracy: ["Accuracy", AccuracyPage],
-  policy: ["Policy", PolicyPage],
+  policy: ["Policy", PolicyPage], "what-if": ["What-if", WhatIfPage],
 };
 const main = document.getElementById("main");
 const home = document.getElementById("home");
@@ -21,7 +22,7 @@ document.getElementById("pages").append(...links.map(([, link]) => link));
 const asOf = document.getElementById("as-of");
 const problem = document.getElementById("problem");
 const outage = document.getElementById("outage");
-const DEFAULTS = { page: "", node: "", amount: "cpu_usage", sort: "value", pool: "", search: "", hot: "", stale: "", span: "3600", hide: "" };
+const DEFAULTS = { page: "", node: "", amount: "cpu_usage", sort: "value", pool: "", search: "", hot: "", stale: "", span: "3600", hide: "", result: "", measure: "" };
 let page = null;
 let shown = null;
 let timer = 0;

@@ -25,3 +25,13 @@ WARNINGS: Final = 100
 """Different warnings about the policy."""
 NAMED_NODES: Final = 3
 """Nodes that a warning names; the number of all is said."""
+RESULTS: Final = 50
+"""Published results of `springtide what-if` that are listed, the newest."""
+RESULT_BYTES: Final = 2 * 1024 * 1024
+"""Their records together."""
+RESULT_NAME_BYTES: Final = 80
+"""Of the key of a record; a valid name has at most 63."""
+COUNTED_RESULTS: Final = 10_000
+"""Older results that are counted."""
+REFUSED_RESULTS: Final = 20
+"""Records that are no results, of which the reason is shown."""

@@ -24,7 +24,7 @@ from pipeline.table import NODE_AND_POD_TOPICS, Feed, Table
 from pipeline.table.apply_records import apply, apply_point
 from pipeline.table.table_feed import HISTORY_TOPICS, VIEW_TOPICS
 from pipeline.topics.registry import NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
-from tests.extender.console_samples import read_judged, relief
+from tests.extender.console_samples import read_judged, read_results, relief
 
 TOPICS = {topic.name: topic for topic in (NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)}
 SETTINGS = ExtenderSettings(mode="act", host="127.0.0.1", port=0)
@@ -107,7 +107,7 @@ async def main() -> None:
     await serve(
         feed, SETTINGS, clock, stop, lambda port: write_reply(ProcessReply(port=port)), rules=rules,
         views=views, history=history, linger_seconds=0.0, plans=plans, relief=reading,
-        read_judged=read_judged,
+        read_judged=read_judged, read_results=read_results,
     )  # fmt: skip
     await listening
 

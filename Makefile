@@ -84,7 +84,7 @@ ifeq ($(ARGS),)
 	  $(PYTEST) --numprocesses 2 -m "$(PURE)" --cov --cov-report=term --cov-fail-under=95 $(COVERED) \
 	    || failed=yes; \
 	  $(PYTEST) --numprocesses 2 -m "$(PURE)" $(COVERED:%=--ignore=%) || failed=yes; \
-	  $(PYTEST) --numprocesses 4 -m "not soak and not ($(PURE))" || failed=yes; \
+	  $(PYTEST) --numprocesses 4 -m "not soak and not peer and not ($(PURE))" || failed=yes; \
 	  test -z "$$failed"
 else
 	@$(BIN)/python -m pytest $(ARGS)
@@ -123,6 +123,10 @@ nightly: setup jars ## Properties, fuzzing, kills with 30 seeds, chaos for two h
 .PHONY: chaos
 chaos: setup jars ## Everything under faults of a seed; ARGS="--seed 7 --minutes 60"
 	@$(BIN)/python -m tests.chaos.run $(ARGS)
+
+.PHONY: koordinator
+koordinator: setup jars plane ## Compare with koord-scheduler and koord-manager, built once; minutes
+	@$(BIN)/python -m pytest -m peer tests/cluster/test_koordinator*.py $(ARGS)
 
 .PHONY: docs
 docs: setup ## Write settings and tables of declarations, such as topics and limits, into docs

@@ -203,14 +203,14 @@ class NodeMetricObjects(Feature):
     ) -> tuple[dict[str, AggregatedUsage], dict[str, AggregatedUsage]]:
         """Usage of the node and of its system over the durations of the policy.
 
-        Where the worker publishes the node's percentiles, those of its readings count. A duration
-        without data is empty, as koordlet reports it.
+        Where the worker publishes the node's percentiles, those of its readings count. Samples of
+        providers have no readings. A duration without data is empty, as koordlet reports it.
         """
         published = {} if state is None else state.aggregated
         of_node, of_system = {}, {}
         for text, seconds in self._durations(name).items():
             node, system = map(aggregated_usage, self._rolling.aggregated(name, float(seconds)))
-            span = _PUBLISHED.get(seconds)
-            of_node[text] = node if span is None else published.get(span, AggregatedUsage())
+            by_readings = published.get(_PUBLISHED.get(seconds, ""), AggregatedUsage())
+            of_node[text] = node if by_readings == AggregatedUsage() else by_readings
             of_system[text] = system
         return of_node, of_system

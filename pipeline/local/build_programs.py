@@ -1,11 +1,12 @@
 """Build the local control plane (`deploy/controlplane`), Prometheus with promtool
-(`deploy/prometheus`), Alertmanager (`deploy/alertmanager`), and Helm (`deploy/helm`).
+(`deploy/prometheus`), Alertmanager (`deploy/alertmanager`), Helm (`deploy/helm`), and, only for
+the comparison with them, programs of Koordinator (`deploy/koordinator`).
 
 Programs are cached in a directory named by the hash of their sources. A finished program is moved
 there atomically, and a file lock serializes builds. Programs in the directory KUBEBUILDER_ASSETS
 are used as they are; missing ones are built.
 
-`python -m pipeline.local.build_programs` builds all programs and prints their paths.
+`python -m pipeline.local.build_programs` builds all but Koordinator's and prints their paths.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ SOURCES: Final = Path(__file__).parents[2] / "deploy" / "controlplane"
 PROMETHEUS_SOURCES: Final = SOURCES.parent / "prometheus"
 ALERTMANAGER_SOURCES: Final = SOURCES.parent / "alertmanager"
 HELM_SOURCES: Final = SOURCES.parent / "helm"
+KOORDINATOR_SOURCES: Final = SOURCES.parent / "koordinator"
 
 # One binary, which selects the program by the name that it is called by.
 _KUBERNETES: Final = (
@@ -119,6 +121,17 @@ def ensure_helm(sources: Path = HELM_SOURCES, *, report: Report = print_to_stder
     if the build fails."""
     what = "building Helm {version} with Go {go}; takes three minutes on two cores"
     return _ensure_program("helm.sh/helm/v4/cmd/helm", sources, what, report)
+
+
+def ensure_koordinator(
+    name: str, sources: Path = KOORDINATOR_SOURCES, *, report: Report = print_to_stderr
+) -> Path:
+    """Return the path of a program of Koordinator (`koord-scheduler`, `koord-manager`), and build
+    it first if it is missing. Raises `ControlPlaneBuildError` if the build fails."""
+    what = f"building {name} {{version}} with Go {{go}}; takes five minutes on two cores"
+    return _ensure_program(
+        f"github.com/koordinator-sh/koordinator/cmd/{name}", sources, what, report
+    )
 
 
 def ensure_own_program(sources: Path, name: str, *, report: Report = print_to_stderr) -> Path:

@@ -15,6 +15,7 @@ from pipeline.settings import KafkaSettings
 from pipeline.times import format_time
 from pipeline.topics.registry import SAMPLES
 from pipeline.topics.samples import (
+    LIST_COLUMNS,
     STATISTICS,
     SYSTEM_TIER,
     Row,
@@ -34,6 +35,8 @@ PodUsage = Callable[[str, int], tuple[float, float]]
 
 _EPOCH: Final = 1_700_000_000_000
 _GIB: Final = 2.0**30
+_POINT_SECONDS: Final = 5
+"""Time between two measurements of a node; real exporters measure every second."""
 
 
 class ReplayedUsage:
@@ -101,11 +104,17 @@ class ReplayedUsage:
             "capacity_cpu_cores": float(NODE_CORES), "capacity_memory_bytes": NODE_GIB * _GIB
         }  # fmt: skip
         rows: list[Row] = [
-            {"kind": "node", "id": "", **_columns(*total), **capacity},
+            {"kind": "node", "id": "", **_columns(*total), **self._points(*total), **capacity},
             {"kind": "tier", "id": SYSTEM_TIER, **_columns(*system)},
             *({"kind": "pod", "id": uid, **_columns(*pair)} for uid, pair in usage.items()),
         ]
         return encode_samples(SampleBatch(header, rows))
+
+    def _points(self, cores: float, size: float) -> Row:
+        """The measurements of a node in a window, from which percentiles follow."""
+        seconds = range(_POINT_SECONDS, self._window_seconds + 1, _POINT_SECONDS)
+        lists = [*map(float, seconds)], [cores] * len(seconds), [size] * len(seconds)
+        return dict(zip(LIST_COLUMNS, lists, strict=True))
 
 
 def _columns(cores: float, size: float) -> Row:

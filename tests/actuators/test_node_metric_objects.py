@@ -157,17 +157,20 @@ async def test_a_failed_report_is_repeated() -> None:
 
 
 async def test_any_duration_up_to_an_hour_is_reported_and_an_unmeasured_one_without_usage() -> None:
-    """As koordlet reports a duration without data."""
-    world = World(metricAggregatePolicy={"durations": ["7m", "1.5s", "5m0s", "10m", "61m"]})
+    """As koordlet reports a duration without data. Without readings, as from providers, percentiles
+    follow from windows."""
+    durations = ["7m", "1.5s", "5m0s", "10m", "30m", "61m"]
+    world = World(metricAggregatePolicy={"durations": durations})
     for end in range(14):
         world.learn_window(window(end, 1, cpu_cores_avg=float(end), cpu_cores_p95=2.0 * end))
     five = AggregatedUsage(avg=Usage(cpu_cores=1.0, memory_bytes=1024.0))
-    world.learn_state(14, aggregated={"5m": five})
+    world.learn_state(14, aggregated={"5m": five, "10m": AggregatedUsage()})
     (patch,) = await world.patches(1.0)
     usages = list(patch[0]["value"]["nodeMetric"]["aggregatedNodeUsages"])
-    assert [usage["duration"] for usage in usages] == ["1.5s", "5m0s", "7m0s", "10m0s", "1h1m0s"]
-    assert [sorted(usage.get("usage", ())) for usage in usages] == [
-        [], ["avg"], ["avg", "p50", "p90", "p95", "p99"], [], [],
+    every = ["avg", "p50", "p90", "p95", "p99"]
+    assert [(usage["duration"], sorted(usage.get("usage", ()))) for usage in usages] == [
+        ("1.5s", []), ("5m0s", ["avg"]), ("7m0s", every), ("10m0s", every), ("30m0s", []),
+        ("1h1m0s", []),
     ]  # fmt: skip
     assert usages[1]["usage"]["avg"]["resources"] == {"cpu": "1", "memory": "1Ki"}
     # Windows 0 to 13, of which each counts half as its average, 40% as its p95 for want of a p90.

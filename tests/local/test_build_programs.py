@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from pipeline.errors import ControlPlaneBuildError
 from pipeline.local.build_programs import (
     ALERTMANAGER_SOURCES,
     HELM_SOURCES,
+    KOORDINATOR_SOURCES,
     PROGRAMS,
     PROMETHEUS_SOURCES,
     SOURCES,
     ensure_alertmanager,
     ensure_helm,
+    ensure_koordinator,
     ensure_programs,
     ensure_prometheus,
     ensure_promtool,
@@ -120,6 +123,7 @@ def test_go_modules_pin_the_programs() -> None:
         assert (PROMETHEUS_SOURCES / name).stat().st_size > 0
         assert (ALERTMANAGER_SOURCES / name).stat().st_size > 0
         assert (HELM_SOURCES / name).stat().st_size > 0
+        assert (KOORDINATOR_SOURCES / name).stat().st_size > 0
 
 
 @pytest.mark.parametrize(
@@ -131,6 +135,13 @@ def test_go_modules_pin_the_programs() -> None:
         ),
         ("github.com/prometheus/alertmanager", {"alertmanager": ensure_alertmanager}),
         ("helm.sh/helm/v4", {"helm": ensure_helm}),
+        (
+            "github.com/koordinator-sh/koordinator",
+            {
+                name: partial(ensure_koordinator, name)
+                for name in ("koord-scheduler", "koord-manager")
+            },
+        ),
     ],
 )
 def test_programs_of_a_module_are_built_once(

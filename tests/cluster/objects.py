@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -159,19 +160,29 @@ def _list_path(kind: str, flags: Sequence[str]) -> str | None:
 
 
 def _get(plane: ControlPlane, path: str) -> bytes:
+    """The body of an answer. A server that is busy is asked again, as kubectl does: it lists new
+    custom resources a moment after their definition is there."""
+    status, body = _answer(plane, path)
+    deadline = time.monotonic() + 60
+    while status == http.client.TOO_MANY_REQUESTS and time.monotonic() < deadline:
+        time.sleep(0.5)
+        status, body = _answer(plane, path)
+    if status != http.client.OK:
+        raise ControlPlaneError(f"GET {path}: {status} {body.decode(errors='replace')}")
+    return body
+
+
+def _answer(plane: ControlPlane, path: str) -> tuple[int, bytes]:
     address = plane.server.removeprefix("https://")
     connection = http.client.HTTPSConnection(address, timeout=60, context=_client(plane))
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        body = answer.read()
+        return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise ControlPlaneError(f"GET {path}: {error!r}") from error
     finally:
         connection.close()
-    if answer.status != http.client.OK:
-        raise ControlPlaneError(f"GET {path}: {answer.status} {body.decode(errors='replace')}")
-    return body
 
 
 @lru_cache(maxsize=8)

@@ -3,13 +3,15 @@ upgraded, rolled back and removed. KWOK stands for the kubelets: no container ru
 
 import json
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from pipeline.errors import ControlPlaneError
 from pipeline.kafka.topic_admin import apply_topics
@@ -321,15 +323,91 @@ def test_the_guides_install_upgrade_roll_back_and_remove(cluster: ControlPlane) 
     assert not items(cluster, "crd")
 
 
-def run_command(cluster: ControlPlane, command: str) -> str:
-    """The output of a command of a guide, in a shell in which helm and kubectl are the real ones
-    and the control plane is the default cluster."""
-    folders = f"{ensure_helm().parent}:{ensure_programs()['kubectl'].parent}"
+def test_the_guide_from_koordinator_takes_over_what_its_chart_made(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """Objects stand for those of Koordinator's chart; no program of it runs."""
+    run_command(cluster, f"helm uninstall springtide -n {NAMESPACE} --ignore-not-found --wait")
+    for name in (NAMESPACE, "koordinator-system"):
+        cluster.kubectl("delete", "namespace", name, "--ignore-not-found")
+        cluster.kubectl("create", "namespace", name)
+    apply(cluster, node("node-1"), *koordinators_objects())
+    cluster.kubectl("apply", "-f", str(ROOT / "deploy/chart/webhook/priority-classes.yaml"))
+    # The guide runs in a checkout, to which it writes files.
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    commands = commands_of("migrate-from-koordinator.md")
+    # The undoing of the first step comes last here.
+    commands.sort(key=lambda command: command.startswith("helm uninstall"))
+
+    roles = [changed_by(cluster, command, tmp_path) for command in commands]
+    upgrades = [changed for changed in roles if changed]
+    assert upgrades[1:-1] == [{"actuator"}, {"actuator"}, {"node-actuator"}, {"actuator"}]
+    manager = items(cluster, "deployment", "-n", "koordinator-system")[0]["spec"]
+    assert manager["replicas"] == 0
+    arguments = manager["template"]["spec"]["containers"][0]["args"]
+    assert arguments == ["--controllers=nodemetric,nodeslo"]
+    assert not items(cluster, "mutatingwebhookconfiguration,validatingwebhookconfiguration")
+    for name, count in (("policy", 2), ("profiles", 0), ("classes", 4)):
+        saved = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
+        assert len(saved["items"]) == count
+    cluster.kubectl("delete", "-f", str(ROOT / "deploy/chart/webhook/priority-classes.yaml"))
+    cluster.kubectl("delete", "namespace", NAMESPACE, "koordinator-system")
+    cluster.kubectl("delete", "node", "node-1")
+    cluster.kubectl("delete", "-f", str(CHART / "crds"))
+
+
+def koordinators_objects() -> list[dict[str, Any]]:
+    """The objects of Koordinator's chart that the guide names."""
+    metadata = {"namespace": "koordinator-system"}
+    labels = {"koord-app": "koord-manager"}
+    manager = {"name": "manager", "image": "none", "args": ["--v=4"]}
+    policy = {"colocation-config": '{"enable": true}'}
+    descheduler = json.dumps({
+        "apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration",
+        "profiles": [
+            {"name": "usage", "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+             "pluginConfig": [{"name": "LowNodeLoad", "args": {"highThresholds": {"cpu": 75}}}]}
+        ],
+    })  # fmt: skip
+    hooks: list[dict[str, Any]] = [
+        {"apiVersion": "admissionregistration.k8s.io/v1", "webhooks": [],
+         "kind": f"{kind.capitalize()}WebhookConfiguration",
+         "metadata": {"name": f"koordinator-{kind}-webhook-configuration"}}
+        for kind in ("mutating", "validating")
+    ]  # fmt: skip
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": policy,
+         "metadata": metadata | {"name": "slo-controller-config"}},
+        {"apiVersion": "v1", "kind": "ConfigMap",
+         "data": {"koord-descheduler-config": descheduler},
+         "metadata": metadata | {"name": "koord-descheduler-config"}},
+        {"apiVersion": "apps/v1", "kind": "Deployment",
+         "metadata": metadata | {"name": "koord-manager"},
+         "spec": {"selector": {"matchLabels": labels},
+                  "template": {"metadata": {"labels": labels}, "spec": {"containers": [manager]}}}},
+        *hooks,
+    ]  # fmt: skip
+
+
+def changed_by(cluster: ControlPlane, command: str, folder: Path) -> set[str]:
+    """Run a command of a guide; returns the roles whose settings it changed."""
+    before = checksums(cluster)
+    run_command(cluster, command, folder)
+    after = checksums(cluster)
+    return {role for role in before | after if before.get(role) != after.get(role)}
+
+
+def run_command(cluster: ControlPlane, command: str, folder: Path = ROOT) -> str:
+    """The output of a command of a guide, in a shell in which helm, kubectl and springtide are the
+    real ones and the control plane is the default cluster. An editor sets koord-manager's
+    arguments."""
+    programs = (ensure_helm(), ensure_programs()["kubectl"], Path(sys.executable))
     environment = helm_environment(cluster.kubeconfig())
-    environment["PATH"] = f"{folders}:{environment['PATH']}"
+    environment["PATH"] = ":".join([*(str(p.parent) for p in programs), environment["PATH"]])
+    environment["KUBE_EDITOR"] = "sed -i s/--v=4/--controllers=nodemetric,nodeslo/"
     completed = subprocess.run(
-        ["bash", "-ec", command], env=environment, capture_output=True, text=True, cwd=ROOT,
-        check=False, timeout=900,
+        ["bash", "-ec", f"set -o pipefail; {command}"], env=environment, capture_output=True,
+        text=True, cwd=folder, check=False, timeout=900,
     )  # fmt: skip
     assert completed.returncode == 0, f"{command}: {completed.stderr}"
     return completed.stdout

@@ -4,6 +4,9 @@ Files are read at each scrape: connections that are open keep their certificate,
 uses the file. The dates are those of the certificate of the file that expires first, because a
 chain is as valid as its weakest part. CA certificates are not looked at: a file of several may have
 expired ones beside their successors.
+
+The two dates are read from DER here, because `ssl` shows them of connections and CA certificates
+only, and exporters are installed without a library of X.509.
 """
 
 import re

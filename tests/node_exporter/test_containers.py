@@ -143,6 +143,7 @@ async def test_containers_cost_three_files_each_every_five_seconds_and_none_betw
     assert slow["open"] + between["open"] <= 2 * pods * 4 + others  # pressure, which is missing
 
 
+@pytest.mark.cgroups
 async def test_real_containers_are_measured_beside_their_sandbox() -> None:
     busy = "held = bytearray({} * 2**20)\nwhile True: pass"
     with cgroup_tree("several") as tree:

@@ -97,17 +97,17 @@ def apply_profiles(
                 continue
         matching.append(profile)
     changed, seed = _copied(pod), _seed(original, request)
-    applied: list[Profile] = []
     if seed == request.uid and any(0 < profile.percent < 100 for profile in matching):
         _mapping(changed, "metadata", "annotations")[SEED_ANNOTATION] = seed
     drawn = [profile for profile in matching if is_drawn(profile, seed)]
-    for position, profile in enumerate(drawn):
-        try:
-            changed = _applied(changed, profile, cluster, drawn[position + 1 :])
-        except (InvalidPolicyError, InvalidRecordError) as error:
-            not_applied[profile.name] = error.message
-        else:
-            applied.append(profile)
+    while True:
+        result, applied, refused = _all_applied(changed, drawn, cluster)
+        not_applied |= refused
+        # A label gets the suffixes of all profiles or none, and this counted one that is refused.
+        if not any(profile.spec.label_suffixes for profile in drawn if profile.name in refused):
+            break
+        drawn = [profile for profile in drawn if profile.name not in refused]
+    changed = result
     if translates and applied and not any(profile.keeps_resources for profile in applied):
         _translate(changed)
     if writes_spec_annotation:
@@ -134,13 +134,33 @@ def _seed(pod: PodObject, request: Request) -> str:
     return metadata.annotations.get(SEED_ANNOTATION) or request.uid
 
 
+def _all_applied(
+    pod: JsonObject, profiles: Sequence[Profile], cluster: Cluster
+) -> tuple[JsonObject, list[Profile], dict[str, str]]:
+    """The pod that these profiles have changed, those that could be applied, and the reasons of the
+    others by name."""
+    applied: list[Profile] = []
+    refused: dict[str, str] = {}
+    suffixed: frozenset[str] = frozenset()
+    for position, profile in enumerate(profiles):
+        try:
+            pod, suffixed = _applied(pod, profile, cluster, profiles[position + 1 :], suffixed)
+        except (InvalidPolicyError, InvalidRecordError) as error:
+            refused[profile.name] = error.message
+        else:
+            applied.append(profile)
+    return pod, applied, refused
+
+
 def _applied(
-    pod: JsonObject, profile: Profile, cluster: Cluster, later: Sequence[Profile]
-) -> JsonObject:
-    """A copy of the pod that a profile has changed, before the `later` ones. Raises
-    `InvalidPolicyError` where it cannot, and `InvalidRecordError` if the result is no pod."""
+    pod: JsonObject, profile: Profile, cluster: Cluster, later: Sequence[Profile],
+    suffixed: frozenset[str],
+) -> tuple[JsonObject, frozenset[str]]:  # fmt: skip
+    """A copy of the pod that a profile has changed, before the `later` ones, and the labels that
+    have suffixes of this review; `suffixed` have some already. Raises `InvalidPolicyError` where it
+    cannot, and `InvalidRecordError` if the result is no pod."""
     spec, former, pod = profile.spec, _priority(pod), _copied(pod)
-    _set_metadata(pod, spec, later)
+    suffixed = _set_metadata(pod, spec, later, suffixed)
     if spec.scheduler_name:
         _mapping(pod, "spec")["schedulerName"] = spec.scheduler_name
     if spec.priority_class_name:
@@ -154,7 +174,7 @@ def _applied(
     if size > MOST_POD_BYTES:
         raise InvalidPolicyError(f"the pod would have {size} bytes")
     _settle_priority(pod, former, cluster)
-    return pod
+    return pod, suffixed
 
 
 def _priority(pod: JsonObject) -> tuple[Any, ...]:
@@ -176,28 +196,35 @@ def _settle_priority(pod: JsonObject, former: tuple[Any, ...], cluster: Cluster)
     pod["spec"] |= {"priority": known.value, "preemptionPolicy": known.preemption_policy}
 
 
-def _set_metadata(pod: JsonObject, spec: ProfileSpec, later: Sequence[Profile]) -> None:
+def _set_metadata(
+    pod: JsonObject, spec: ProfileSpec, later: Sequence[Profile], suffixed: frozenset[str]
+) -> frozenset[str]:
+    """Set labels and annotations, and return the labels that have suffixes of this review."""
     own: dict[str, str] = {LABEL_QOS_CLASS: spec.qos_class} if spec.qos_class else {}
     if spec.koordinator_priority is not None:
         own[LABEL_SUB_PRIORITY] = str(spec.koordinator_priority)
-    for name, given, copied in (
+    for name, given, mapping in (
         ("labels", spec.labels or {}, spec.label_keys_mapping or {}),
         ("annotations", spec.annotations or {}, spec.annotation_keys_mapping or {}),
     ):
-        if not given and not copied:
+        if not given and not mapping:
             continue
         texts = _mapping(pod, "metadata", name)
         texts |= given
-        texts |= {new: texts[old] for old, new in sorted(copied.items()) if old in texts}
+        texts |= {new: texts[old] for old, new in sorted(mapping.items()) if old in texts}
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    copied = {new for old, new in (spec.label_keys_mapping or {}).items() if old in labels}
+    suffixed -= copied | {*(spec.labels or ())}
     for key, suffix in (spec.label_suffixes or {}).items():
-        labels = (pod.get("metadata") or {}).get("labels") or {}
         # A pod may be reviewed twice: by one webhook, or by those of two installations. Its label
-        # then ends with the suffixes of all profiles.
+        # then ends with the suffixes of all profiles; else it gets each, also one like the last.
         ends = [suffix, *((other.spec.label_suffixes or {}).get(key, "") for other in later)]
-        if key in labels and not labels[key].endswith("".join(ends)):
+        if key in labels and (key in suffixed or not labels[key].endswith("".join(ends))):
             labels[key] += suffix
+            suffixed |= {key}
     if own:
         _mapping(pod, "metadata", "labels").update(own)
+    return suffixed
 
 
 def _check(pod: JsonObject) -> None:

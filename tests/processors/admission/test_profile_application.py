@@ -125,6 +125,29 @@ def test_suffixes_of_several_profiles_are_appended_once_each() -> None:
     assert applied(once, *rules).pod == once
 
 
+SUFFIX = st.text("-ab", min_size=1, max_size=3).filter(lambda text: not text.endswith("-"))
+
+
+@given(
+    SUFFIX.filter(lambda text: not text.startswith("-")),
+    st.lists(st.tuples(SUFFIX, st.booleans()), min_size=1, max_size=4),
+)
+def test_second_review_appends_no_suffix(value: str, suffixes: list[tuple[str, bool]]) -> None:
+    """Whatever the suffixes end with, and whichever profile cannot be applied."""
+    rules = [
+        profile(
+            f"p{i}", labelSuffixes={"app": suffix}, priorityClassName="none" if is_invalid else ""
+        )
+        for i, (suffix, is_invalid) in enumerate(suffixes)
+    ]  # fmt: skip
+    once = applied(pod(labels={"app": value}), *rules)
+    assert len(once.not_applied) == sum(is_invalid for _, is_invalid in suffixes)
+    ends = "".join(suffix for suffix, is_invalid in suffixes if not is_invalid)
+    assert once.pod["metadata"]["labels"]["app"] in (value, value + ends)
+    assert once.pod["metadata"]["labels"]["app"].endswith(ends)
+    assert applied(once.pod, *rules) == once
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -78,14 +78,14 @@ def validity_in(file: Path) -> Validity | None:
         with file.open("rb") as opened:
             text = opened.read(_MOST_BYTES).decode("ascii", "replace")
         found = [_validity(ssl.PEM_cert_to_DER_cert(pem)) for pem in _PEM.findall(text)]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
     return min(found, key=lambda each: each.not_after, default=None)
 
 
 def _validity(der: bytes) -> Validity:
-    """The validity in a certificate (RFC 5280, 4.1). Raises ValueError or IndexError if it is
-    malformed."""
+    """The validity in a certificate (RFC 5280, 4.1). Raises ValueError, IndexError or StopIteration
+    if it is malformed."""
     certificate = next(_elements(der))[1]
     fields = _elements(next(_elements(certificate))[1])
     tag, _ = next(fields)

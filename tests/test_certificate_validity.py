@@ -152,3 +152,10 @@ def test_doctor_names_a_file_without_a_certificate(tmp_path: Path) -> None:
     check = check_certificate("kafka.ssl_cert_file", tmp_path / "absent", NOW)
     assert check.status == "fail"
     assert "no certificate can be read" in check.found
+
+
+@pytest.mark.parametrize("body", ["", "MAA=", "MAQwAjAA"])
+def test_an_empty_certificate_has_no_dates(tmp_path: Path, body: str) -> None:
+    file = tmp_path / "empty.crt"
+    file.write_text(f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    assert validity_in(file) is None

@@ -12,9 +12,9 @@ minimum is 25 millicores and 250 MiB.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -98,6 +98,14 @@ class Recommendation(NamedTuple):
     containers: tuple[ContainerAdvice, ...] = ()
 
 
+class _OnlyContainer(NamedTuple):
+    """The name of the only container of a workload's pods on the node whose last sample is the
+    newest: a rollout may have renamed it."""
+
+    last_ms: int
+    name: str
+
+
 class WorkloadSums:
     """Sum the models of workloads over nodes, which are added one after the other, in any order.
 
@@ -110,7 +118,7 @@ class WorkloadSums:
     def __init__(self) -> None:
         self._sums = _Sums[Workload](_SUM_COLUMNS)
         self._containers = _Sums[WorkloadContainer](_OBSERVED)
-        self._only_containers: dict[Workload, str] = {}
+        self._only_containers: dict[Workload, _OnlyContainer] = {}
         self._in_namespace: defaultdict[str, set[Workload]] = defaultdict(set)
         self._oom_kills: dict[Workload, WorkloadOomKills] = {}
         self.left_out = 0
@@ -154,7 +162,9 @@ class WorkloadSums:
         totals.store["replicas"][rows] += present.replicas[own]
         totals.store["requested"][rows] += present.requested[own]
         if containers is not None:
-            self._add_containers(containers, {*workloads}, reference_ms, window_ms)
+            last_ms = columns["last_ms"][own].tolist()
+            newest_ms = dict(zip(workloads, last_ms, strict=True))
+            self._add_containers(containers, newest_ms, reference_ms, window_ms)
         for namespace in {workload.namespace for workload in workloads}:
             if len(self._in_namespace[namespace]) > 2 * MAX_PER_NAMESPACE:
                 self._leave_out(namespace)
@@ -162,12 +172,17 @@ class WorkloadSums:
     def _add_containers(
         self,
         containers: saved_containers.CheckedContainers,
-        workloads: Set[Workload],
+        workloads: Mapping[Workload, int],
         reference_ms: int,
         window_ms: int,
     ) -> None:
-        state = containers.state
-        self._only_containers |= {each: name for each, name in state.only if each in workloads}
+        """Add the containers of these `workloads`, whose last samples on the node are of these
+        times."""
+        state, only = containers.state, self._only_containers
+        for workload, name in state.only:
+            if workload in workloads:
+                own = _OnlyContainer(workloads[workload], name)
+                only[workload] = max(only.get(workload, own), own)
         positions = [i for i, name in enumerate(state.names) if name.workload in workloads]
         self._containers.add(
             [state.names[position] for position in positions],
@@ -212,26 +227,38 @@ class WorkloadSums:
     ) -> list[tuple[ContainerAdvice, ...]]:
         """The recommendations for the containers of each workload; `cpu` and `memory` (n, 3) are
         those for its pods. Containers that no pod has had for a day are left out."""
+        newest_ms = self._containers.models.last_ms
+        names = [
+            [
+                name
+                for name in self._containers_of.get(workload, ())
+                if newest_ms[self._containers.rows[name]] > end_ms - _DAY_MS
+            ]
+            for workload, end_ms in zip(workloads, last_ms, strict=True)
+        ]
+        rows = self._containers.rows_of([*chain.from_iterable(names)])
+        shares = np.array([1 / len(own) for own in names for _ in own])
+        amounts = self._amounts(rows, shares)
         result: list[tuple[ContainerAdvice, ...]] = []
-        for i, workload in enumerate(workloads):
-            names = self._containers_of.get(workload, ())
-            rows = self._containers.rows_of(names)
-            recent = self._containers.models.last_ms[rows] > last_ms[i] - _DAY_MS
-            names, rows = [*compress(names, recent.tolist())], rows[recent]
-            if not names:
-                only = self._only_containers.get(workload)
-                advice = Advice(*cpu[i].tolist()), Advice(*memory[i].tolist())
-                result.append(() if only is None else (ContainerAdvice(only, *advice),))
-                continue
-            _, *by_resource = self._containers.advice(rows, np.full(len(rows), 1 / len(rows)))
-            amounts = zip(*(map(Advice._make, each.tolist()) for each in by_resource), strict=True)
-            result.append(
-                tuple(
-                    ContainerAdvice(name.container, *each)
-                    for name, each in zip(names, amounts, strict=True)
+        for i, (workload, own) in enumerate(zip(workloads, names, strict=True)):
+            if own:
+                result.append(
+                    tuple(ContainerAdvice(each.container, *next(amounts)) for each in own)
                 )
-            )
+            elif (only := self._only_containers.get(workload)) is not None:
+                advice = Advice(*cpu[i].tolist()), Advice(*memory[i].tolist())
+                result.append((ContainerAdvice(only.name, *advice),))
+            else:
+                result.append(())
         return result
+
+    def _amounts(self, rows: IntArray, shares: FloatArray) -> Iterator[tuple[Advice, Advice]]:
+        """cpu and memory of containers with these `shares` (n,) of the floor of a pod."""
+        for first in range(0, len(rows), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            _, cpu, memory = self._containers.advice(rows[part], shares[part])
+            each = (map(Advice._make, amounts.tolist()) for amounts in (cpu, memory))
+            yield from zip(*each, strict=True)
 
     @cached_property
     def _containers_of(self) -> dict[Workload, list[WorkloadContainer]]:

@@ -54,7 +54,11 @@ class ContainerModels:
         own = node.containers
         if not listed.containers and not own.places and not any(listed.only_containers):
             return
-        self._remember_only(node, listed)
+        only, known = own.only, node.workload_rows
+        for workload, name in zip(listed.workloads, listed.only_containers, strict=False):
+            if workload in known and name is not None:
+                only[workload] = name
+        _forget_only(node)
         positions = {uid: position for position, uid in enumerate(listed.uids)}
         rows: dict[PodContainer, int] = {}
         sources: list[int] = []
@@ -76,14 +80,6 @@ class ContainerModels:
         own.pods = np.array([positions[uid] for uid, _ in rows], np.int64)
         self._drop_surplus(own)
 
-    def _remember_only(self, node: NodeModels, listed: ListedPods) -> None:
-        only = node.containers.only
-        for workload, name in zip(listed.workloads, listed.only_containers, strict=False):
-            if workload in node.workload_rows and name is not None:
-                only[workload] = name
-        for workload in only.keys() - node.workload_rows.keys():
-            del only[workload]
-
     def _row(self, own: NodeContainers, workload: Workload, name: str) -> int:
         if workload == NO_WORKLOAD:
             return NO_ROW
@@ -100,7 +96,7 @@ class ContainerModels:
         forgotten."""
         present = {*pods}
         kept = {key: place for key, place in own.places.items() if key[0] in present}
-        if len(kept) + len(rows) > MAX_MODELS:  # pods whose containers have ever new names
+        if len(kept | rows) > MAX_MODELS:  # pods whose containers have ever new names
             kept = {key: place for key, place in kept.items() if key in rows}
         keys = [*kept, *(key for key in rows if key not in kept)]
         old = np.array([*kept.values()], np.int64)
@@ -141,6 +137,7 @@ class ContainerModels:
     def expire(self, node: NodeModels, oldest_ms: int) -> None:
         """Drop models that no pod has now and whose last sample was before this time."""
         own = node.containers
+        _forget_only(node)
         used = {*own.place_rows.tolist()}
         last_ms = self.models.last_ms
         self._drop(own, [
@@ -241,3 +238,9 @@ class ContainerModels:
         if containers:
             rows = [own.rows.pop(container) for container in containers]
             self.models.release(np.array(rows, np.int64))
+
+
+def _forget_only(node: NodeModels) -> None:
+    """Forget the only containers of workloads that have no model any more."""
+    for workload in node.containers.only.keys() - node.workload_rows.keys():
+        del node.containers.only[workload]

@@ -1,6 +1,7 @@
 """A container of a workload is learned as a pod of a workload of its own would be."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from pipeline.errors import CheckpointError
 from pipeline.processors.model import container_models, state_codec
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
-from pipeline.processors.model.training_batch import NodeWindow
+from pipeline.processors.model.training_batch import NodeWindow, training_batch
 from pipeline.processors.recommendation import Advice, Recommendation, WorkloadSums
 from pipeline.topics.windows import OomKill
 from pipeline.topics.workloads import NO_WORKLOAD, Workload, WorkloadContainer
@@ -253,3 +254,57 @@ def test_rows_are_free_again_after_eight_days_and_with_the_node() -> None:
     assert len(bank.store.containers.models) == 1
     bank.forget("a")
     assert len(bank.store.containers.models) == 0
+
+
+def survives_checkpoints(windows: Sequence[NodeWindow], expiration_seconds: float) -> Bank:
+    """Apply windows in which pods are one object until one changes, as in a worker, and restore a
+    second bank after each: both have equal bits."""
+    config = ModelConfig(expiration_seconds=expiration_seconds)
+    bank, restored, last = Bank(config), Bank(config), None
+    for each in windows:
+        batch = training_batch([each])
+        (head,) = batch.heads
+        if last is not None and last.uids == head.pods.uids:
+            batch = replace(batch, heads=[head._replace(pods=last)])
+        last = batch.heads[0].pods
+        bank.apply(batch)
+        restored.apply(batch)
+        state = restored.encode_state("a")
+        assert state == bank.encode_state("a")
+        restored = Bank(config)
+        restored.restore("a", state)
+    return bank
+
+
+def test_an_only_container_is_forgotten_with_its_workload_to_the_bit() -> None:
+    both = listed(0, [Pod("p", (1.0, GIB)), Pod("q", (1.0, GIB))], [WEB, DB])
+    both.only_containers = ["web", "db"]
+    windows = [both]
+    for end in range(HOUR - 7, 9 * DAY, 6 * HOUR):  # each ends with an hour
+        windows.append(listed(end, [Pod("p", (1.0, GIB))], [WEB]))
+        windows[-1].only_containers = ["web"]
+    bank = survives_checkpoints(windows, expiration_seconds=3600.0)
+    assert bank.node_models["a"].containers.only == {WEB: "web"}
+
+
+def test_containers_of_absent_pods_survive_a_checkpoint_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(container_models, "MAX_MODELS", 4)
+    windows = [with_containers(0, {("p", "main"): (1.0, GIB), ("p", "mesh"): (1.0, GIB)})]
+    both = {("q", "main"): (1.0, GIB), ("q", "mesh"): (1.0, GIB)}
+    windows += [with_containers(end, both) for end in (1, 2, 3)]
+    bank = survives_checkpoints(windows, expiration_seconds=1e9)
+    assert len(bank.node_models["a"].containers.places) == 4
+
+
+def test_the_name_of_an_only_container_is_that_of_the_newest_window_on_all_nodes() -> None:
+    windows = [
+        listed(end, [Pod("p", (1.0, GIB))], [WEB], node) for end, node in ((1, "a"), (9, "b"))
+    ]
+    for window, name in zip(windows, ("before", "after"), strict=True):
+        window.only_containers = [name]
+    banks = [bank_of([window]) for window in windows]
+    for in_order in (banks, banks[::-1]):
+        (only,) = recommended(*in_order)[WEB].containers
+        assert only.name == "after"

@@ -11,7 +11,15 @@ import yaml
 
 from pipeline.topics.strimzi import API_VERSION, strimzi_objects
 from tests.deploy import kafka_files
-from tests.deploy.helm import DEFAULT_ROLES, object_of, pods_of, rendered
+from tests.deploy.helm import (
+    CHART,
+    DEFAULT_ROLES,
+    helm,
+    object_of,
+    pods_of,
+    rendered,
+    with_values,
+)
 from tests.deploy.test_chart import settings_of
 from tests.processes import ROOT
 
@@ -96,6 +104,19 @@ def test_roles_connect_by_the_secrets_that_strimzi_makes(tmp_path: Path) -> None
         assert authority in pod["volumes"]
 
 
+def test_users_are_those_of_strimzi_whatever_their_secrets_are_called(tmp_path: Path) -> None:
+    objects = rendered(
+        *STRIMZI, "kafka.userSecret=copied-ROLE", "settings.kafka.sasl_username=other",
+        "worker.keda.enabled=true",
+    )  # fmt: skip
+    kafka = settings_of(objects, "worker", tmp_path).kafka
+    assert kafka.sasl_username == "springtide-worker"
+    secrets = [each for each in objects if each["kind"] == "TriggerAuthentication"]
+    assert secrets[0]["spec"]["secretTargetRef"][0]["name"] == "copied-worker"
+    user = object_of(objects, "ConfigMap", "springtide-worker-kafka")["data"]
+    assert user == {"username": "springtide-worker"}
+
+
 def test_nothing_of_operators_comes_by_default() -> None:
     groups = ("kafka.strimzi.io/", "keda.sh/")
     assert not [each for each in rendered() if each["apiVersion"].startswith(groups)]
@@ -109,6 +130,25 @@ def test_workers_are_scaled_as_by_the_manifest() -> None:
         found = object_of(objects, manifest["kind"], manifest["metadata"]["name"])
         for part in ("spec", "data"):
             assert found.get(part) == manifest.get(part)
+
+
+def test_few_partitions_have_as_few_workers() -> None:
+    """KEDA refuses a ScaledObject whose least is more than its most."""
+    objects = rendered("worker.keda.enabled=true", "settings.kafka.partitions=1")
+    spec = object_of(objects, "ScaledObject", "springtide-worker")["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"], spec["fallback"]["replicas"]) == (
+        1, 1, 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["minReplicas", "lagThreshold"])
+def test_numbers_of_keda_are_not_null(name: str) -> None:
+    """KEDA takes no number for none at all, and would stop every worker."""
+    refused = helm(
+        "template", "springtide", str(CHART),
+        *with_values(("worker.keda.enabled=true", f"worker.keda.{name}=null")),
+    )  # fmt: skip
+    assert (refused.returncode, f"missing property '{name}'" in refused.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

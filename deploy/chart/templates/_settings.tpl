@@ -35,7 +35,7 @@ kafka:
   {{- if $kafka.userSecret }}
   {{- if $kafka.mechanism }}
   sasl_mechanism: {{ $kafka.mechanism }}
-  sasl_username: {{ dig "kafka" "sasl_username" "" $values.settings | default (include "springtide.kafkaUser" .) | quote }}
+  sasl_username: {{ include "springtide.kafkaUsername" . | quote }}
   {{- else }}
   ssl_cert_file: /etc/springtide/kafka-user/user.crt
   ssl_key_file: /etc/springtide/kafka-user/user.key
@@ -96,6 +96,15 @@ mechanism: {{ ternary "SCRAM-SHA-512" (dig "kafka" "sasl_mechanism" "" .Values.s
 
 {{- define "springtide.kafkaUser" -}}
 {{- (include "springtide.kafkaAccess" .root | fromYaml).userSecret | replace "ROLE" .role -}}
+{{- end -}}
+
+{{- /* The SASL user of a role; with Strimzi that of its KafkaUser, whatever its Secret is called. */ -}}
+{{- define "springtide.kafkaUsername" -}}
+{{- if .root.Values.kafka.strimzi.enabled -}}
+springtide-{{ .role }}
+{{- else -}}
+{{- dig "kafka" "sasl_username" "" .root.Values.settings | default (include "springtide.kafkaUser" .) -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* The settings file of a role, as JSON, which is YAML: `toYaml` writes large numbers as floats. */ -}}

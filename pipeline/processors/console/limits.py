@@ -29,6 +29,10 @@ RESULTS: Final = 50
 """Published results of `springtide what-if` that are listed, the newest."""
 RESULT_BYTES: Final = 2 * 1024 * 1024
 """Their records together."""
+READ_RESULTS: Final = 1000
+"""Results that are read: when newer ones are withdrawn, older ones are listed again."""
+READ_RESULT_BYTES: Final = 16 * 1024 * 1024
+"""Their records together, which are in memory only while they are read."""
 RESULT_NAME_BYTES: Final = 80
 """Of the key of a record; a valid name has at most 63."""
 COUNTED_RESULTS: Final = 10_000

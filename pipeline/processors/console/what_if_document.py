@@ -1,5 +1,6 @@
 """Published results of `springtide what-if` as one JSON document, whatever the topic has."""
 
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -58,61 +59,71 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Published(NamedTuple):
     at: float
-    size: int
-    record: WhatIfRecord
+    value: bytes
 
 
 class PublishedResults:
-    """The newest results by name, at most `limits.RESULTS` of together `limits.RESULT_BYTES`, from
-    records in the order of the topic."""
+    """Results by name, from records in the order of the topic: the newest `limits.READ_RESULTS`, of
+    together at most `limits.READ_RESULT_BYTES`, so that one is listed again when newer ones are
+    withdrawn."""
 
     def __init__(self) -> None:
-        self._results: dict[bytes, _Published] = {}
+        self._results: dict[bytes, _Published] = {}  # valid records
+        self._bytes = 0
         self._refused: dict[bytes, str] = {}
         self._left_out: set[bytes] = set()
 
     def take(self, key: bytes | None, value: bytes | None, appended_at: float) -> None:
         """Take a record that the broker appended at this time (Unix); None withdraws a result."""
-        name = (key or b"")[: limits.RESULT_NAME_BYTES]
-        for known in (self._results, self._refused):
-            known.pop(name, None)
-        self._left_out.discard(name)
+        name = self._forget(key)
         if value is None:
             return
         try:
-            record = read_what_if(key, value)
+            read_what_if(key, value)
         except RecordError as error:
             self.refuse(key, error)
             return
-        self._results[name] = _Published(appended_at, len(value), record)
-        total = sum(each.size for each in self._results.values())
-        while len(self._results) > limits.RESULTS or total > limits.RESULT_BYTES:
+        self._results[name] = _Published(appended_at, value)
+        self._bytes += len(value)
+        while len(self._results) > limits.READ_RESULTS or self._bytes > limits.READ_RESULT_BYTES:
             oldest = min(self._results, key=lambda name: self._results[name].at)
-            total -= self._results.pop(oldest).size
+            self._bytes -= len(self._results.pop(oldest).value)
             if len(self._left_out) < limits.COUNTED_RESULTS:
                 self._left_out.add(oldest)
 
     def refuse(self, key: bytes | None, error: RecordError) -> None:
         """Note that a record is no result. Of many the newest are remembered."""
-        self._refused[(key or b"")[: limits.RESULT_NAME_BYTES]] = str(error)[:300]
+        self._refused[self._forget(key)] = str(error)[:300]
         if len(self._refused) > limits.REFUSED_RESULTS:
             self._refused.pop(next(iter(self._refused)))
 
+    def _forget(self, key: bytes | None) -> bytes:
+        """Drop what is known of a name, and return the name."""
+        name = (key or b"")[: limits.RESULT_NAME_BYTES]
+        known = self._results.pop(name, None)
+        self._bytes -= 0 if known is None else len(known.value)
+        self._refused.pop(name, None)
+        self._left_out.discard(name)
+        return name
+
     def document(self) -> WhatIf:
-        """The results that are known."""
-        newest = sorted(self._results.values(), key=lambda each: -each.at)
+        """The newest results, at most `limits.RESULTS` of together `limits.RESULT_BYTES`."""
+        newest = sorted(self._results.items(), key=lambda item: -item[1].at)
+        sizes = accumulate(len(each.value) for _, each in newest)
+        fitting = sum(size <= limits.RESULT_BYTES for size in sizes)
+        listed = newest[: min(fitting, limits.RESULTS)]
         return WhatIf(
-            items=[
-                WhatIfResult(
-                    name=each.record.name, published_at_seconds=round(each.at, 3),
-                    policy=each.record.policy, against=each.record.against,
-                    difference=each.record.difference, traces=each.record.traces,
-                )
-                for each in newest
-            ],
-            more=len(self._left_out),
+            items=[_result(each.at, read_what_if(name, each.value)) for name, each in listed],
+            more=len(newest) - len(listed) + len(self._left_out),
             refused=[
                 RefusedResult(name=name.decode(errors="replace"), reason=reason)
                 for name, reason in self._refused.items()
             ],
-        )  # fmt: skip
+        )
+
+
+def _result(at: float, record: WhatIfRecord) -> WhatIfResult:
+    return WhatIfResult(
+        name=record.name, published_at_seconds=round(at, 3), policy=record.policy,
+        against=record.against, difference=record.difference, traces=record.traces,
+    )  # fmt: skip

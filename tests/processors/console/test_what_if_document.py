@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.errors import UnreadableRecordError
 from pipeline.processors.console import limits
 from pipeline.processors.console.what_if_document import PublishedResults
 from pipeline.topics.codec import encode_json
@@ -84,6 +85,40 @@ def test_results_names_and_reasons_are_bounded() -> None:
     assert len(refused) == limits.REFUSED_RESULTS
     assert max(len(of.name) for of in refused) == limits.RESULT_NAME_BYTES
     assert max(len(of.reason) for of in refused) <= 300
+
+
+def test_results_are_listed_again_when_newer_ones_are_withdrawn() -> None:
+    results = PublishedResults()
+    names = [f"n{number}" for number in range(limits.RESULTS + 10)]
+    for number, name in enumerate(names):
+        results.take(*named(name), NOW + number)
+    for name in names[5:]:
+        results.take(name.encode(), None, NOW + 1000)
+    document = results.document()
+    assert [of.name for of in document.items] == names[4::-1]
+    assert document.more == 0
+
+
+def test_a_newer_record_that_cannot_be_read_replaces_a_result() -> None:
+    results = PublishedResults()
+    results.take(*named("a"), NOW)
+    results.refuse(b"a", UnreadableRecordError("corrupt"))
+    document = results.document()
+    assert (document.items, [of.name for of in document.refused]) == ([], ["a"])
+
+
+def test_memory_for_results_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READ_RESULTS", 4)
+    monkeypatch.setattr(limits, "READ_RESULT_BYTES", 250_000)
+    results = PublishedResults()
+    for number in range(6):
+        results.take(*named(f"n{number}"), NOW + number)
+    assert [of.name for of in results.document().items] == ["n5", "n4", "n3", "n2"]
+    assert results.document().more == 2
+    for number in range(3):
+        results.take(*named(f"large{number}", policy="x" * 100_000), NOW + 100 + number)
+    assert [of.name for of in results.document().items] == ["large2", "large1"]
+    assert results.document().more == 7
 
 
 def test_the_topic_accepts_the_largest_result() -> None:

@@ -81,15 +81,16 @@ def _object(description: str, properties: dict[str, Any]) -> dict[str, Any]:
 def _require(schema: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Let the schema refuse `null` for what templates read: Helm removes the default of such a key.
 
-    A role without `resources` is well formed, and so are empty texts, lists and free mappings.
+    A role without `resources` or `replicas` is well formed, and so are empty texts, lists and free
+    mappings.
     """
     required = []
     for name, part in schema["properties"].items():
-        if name not in values or name == "resources":
+        if name not in values or name in ("resources", "replicas"):
             continue
         if "properties" in part and name != "settings":
             _require(part, values[name])
-        if "properties" in part or part["type"] == "boolean" or "minLength" in part:
+        if "properties" in part or part["type"] in ("boolean", "integer") or "minLength" in part:
             required.append(name)
     if required:
         schema["required"] = sorted(required)

@@ -39,7 +39,8 @@ BODY_TIMEOUT_SECONDS: Final = 30.0
 """Time for a body to arrive, then 400: a client that sends slowly holds memory and perhaps a slot.
 A scheduler has hung up long before."""
 ANSWER_TIMEOUT_SECONDS: Final = 10.0
-"""Time for a client to read its answer, then it is disconnected: it holds the same."""
+"""Time for a client to read its answer, or each part of `/v1/nodes`, then it is disconnected: it
+holds the same."""
 MAX_POD_BYTES: Final = 4 * 1024 * 1024
 """Larger pods get 400. etcd stores objects of up to 1.5 MiB; a pod of a million list items would
 take a second and hundreds of megabytes."""

@@ -19,7 +19,7 @@ from pipeline.extender import limits
 from pipeline.extender.decisions import Decisions
 from pipeline.extender.explain_documents import Explanation, explanation
 from pipeline.extender.http_responses import error_response, json_response, struct_response
-from pipeline.extender.request_bodies import RequestBodies
+from pipeline.extender.request_bodies import PartsResponse, RequestBodies
 from pipeline.extender.routes import BODY_ERRORS, NODE, Route
 from pipeline.extender.scheduler_messages import (
     JsonPod,
@@ -170,9 +170,9 @@ class QueryHandler:
             ),
         ]  # fmt: skip
 
-    async def nodes(self, _request: web.Request) -> web.Response:
+    async def nodes(self, _request: web.Request) -> web.StreamResponse:
         require_caught_up(self._state)
-        return web.Response(body=self._node_parts(), content_type="application/json")
+        return PartsResponse(self._node_parts(), "application/json")
 
     async def _node_parts(self) -> AsyncIterator[bytes]:
         """A `NodeStateList` in parts. Ten thousand nodes are ten megabytes: a scheduler's request

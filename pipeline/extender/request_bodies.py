@@ -7,6 +7,7 @@ may be as large, has left. Small bodies (names) never wait, unless all of them t
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
@@ -15,6 +16,14 @@ from pipeline.extender import limits
 from pipeline.logs import get_logger
 
 _log = get_logger(__name__)
+
+
+class PartsResponse(web.StreamResponse):
+    """An answer that is made while it is sent: each part when the client has read the last one."""
+
+    def __init__(self, parts: AsyncIterator[bytes], content_type: str) -> None:
+        super().__init__(headers={"Content-Type": content_type})
+        self.parts = parts
 
 
 class RequestBodies:
@@ -82,11 +91,17 @@ class RequestBodies:
         self._small_bytes -= self._small.pop(id(request), 0)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send the answer; disconnect a client that does not read it. A client that has
-        disconnected is no error."""
+        """Send the answer; disconnect a client that does not read it, or a part of it. A client
+        that has disconnected is no error."""
         try:
-            async with asyncio.timeout(limits.ANSWER_TIMEOUT_SECONDS):
+            async with _time_to_read():
                 await response.prepare(request)
+            if isinstance(response, PartsResponse) and request.method != "HEAD":
+                # To make all of them takes longer than that while the machine is busy.
+                async for part in response.parts:
+                    async with _time_to_read():
+                        await response.write(part)
+            async with _time_to_read():
                 await response.write_eof()
         except TimeoutError:
             if request.transport is not None:
@@ -100,3 +115,7 @@ class RequestBodies:
         if id(request) in self._large:
             self._large.remove(id(request))
             self._slots.release()
+
+
+def _time_to_read() -> asyncio.Timeout:
+    return asyncio.timeout(limits.ANSWER_TIMEOUT_SECONDS)

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 
 from pipeline.extender import limits
 from pipeline.extender.limits import MAX_NODES
-from pipeline.extender.request_bodies import RequestBodies
+from pipeline.extender.request_bodies import PartsResponse, RequestBodies
 from pipeline.table import Table
 from tests.extender.conftest import POD, Client, Start
 from tests.table.records import node_state
@@ -96,7 +96,11 @@ async def test_a_waiting_request_gets_a_freed_slot(
     [(LARGE + b"}", 400), (LARGE + b" " * limits.MAX_BODY_BYTES, 413)],
     ids=["no-question", "too-large"],
 )
-async def test_a_refused_body_gives_its_slot_back(start: Start, body: bytes, status: int) -> None:
+async def test_a_refused_body_gives_its_slot_back(
+    start: Start, body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 64 MiB take long while the machine is busy.
+    monkeypatch.setattr(limits, "BODY_TIMEOUT_SECONDS", 600.0)
     client = await start()
 
     async def unannounced() -> AsyncIterator[bytes]:
@@ -226,3 +230,68 @@ async def connect(client: Client) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 def head(length: int) -> bytes:
     return f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+async def test_an_answer_in_parts_may_take_longer_than_a_client_may_to_read_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the machine is busy, to make all nodes takes longer than a client has to read."""
+    monkeypatch.setattr(limits, "ANSWER_TIMEOUT_SECONDS", 1.0)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            await asyncio.sleep(0.4)
+            yield b"x"
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = PartsResponse(parts(), "text/plain")
+        await RequestBodies().send(request, response)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server, ClientSession() as session:
+        assert await (await session.get(server.make_url("/"))).read() == b"xxxxx"
+
+
+async def test_head_of_an_answer_in_parts_has_no_body(start: Start) -> None:
+    reader, writer = await connect(await start())
+    writer.write(
+        b"HEAD /v1/nodes HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(15) == b'{"status":"ok"}'
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_the_next_part_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ANSWER_TIMEOUT_SECONDS", 0.3)
+    made, ended = 0, asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal made
+        while True:
+            made += 1
+            yield b"x" * 1_000_000
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = PartsResponse(parts(), "text/plain")
+        await RequestBodies().send(request, response)
+        ended.set()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with (
+        TestServer(app) as server,
+        ClientSession() as session,
+        session.get(server.make_url("/")) as response,
+    ):
+        await asyncio.wait_for(ended.wait(), 60)
+        with pytest.raises(ClientError):
+            await response.read()
+    # What the sockets of both sides hold, and no more.
+    assert made < 100

@@ -12,45 +12,31 @@ minimum is 25 millicores and 250 MiB.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray, IntArray
 from pipeline.processors.model import saved_containers, state_codec
 from pipeline.processors.model.column_store import Column, Columns
-from pipeline.processors.model.entity_models import NEVER, EntityModels
-from pipeline.processors.model.histogram import (
-    decay_factor,
-    quantiles,
-    shift_factor,
-    shifted_reference_ms,
-)
-from pipeline.processors.model.model_config import ENTITIES, RESOURCES, VPA
+from pipeline.processors.model.model_config import ENTITIES, RESOURCES
 from pipeline.processors.model.oom_peaks import WorkloadOomKills, in_total
 from pipeline.processors.model.workload_models import COLUMNS
-from pipeline.processors.model.workload_samples import HALF_LIFE_MS
-from pipeline.processors.predictors.vpa import FLOOR, MARGIN_PERCENT, TARGET
+from pipeline.processors.summed_models import DAY_MS, OBSERVED, SummedModels
+from pipeline.topics.samples import MAX_CONTAINERS_PER_POD
 from pipeline.topics.workloads import Workload, WorkloadContainer
 
-FRACTIONS: Final = (0.5, TARGET, 0.95)
-"""Quantiles of lower bound, target and upper bound, for both resources."""
 MAX_PER_NAMESPACE: Final = 10_000
 """Workloads of a namespace with a recommendation: jobs may have new names for ever."""
 
-_DAY_MS: Final = 86_400_000
 _AT_ONCE: Final = 1024
 """More workloads at once would need a dense copy of all histograms, and hold up a caller's event
 loop for more than some milliseconds."""
-_FACTOR: Final = (100.0 + MARGIN_PERCENT) / 100.0
-_OBSERVED: Final = {"observed_ms": Column((), "<i8")}
 _SUM_COLUMNS: Final = {
-    **COLUMNS, **_OBSERVED, "present": Column((), "<i8"),
+    **COLUMNS, **OBSERVED, "present": Column((), "<i8"),
     "replicas": Column((), "<i8"), "requested": Column((2,)),
 }  # fmt: skip
 
@@ -116,8 +102,9 @@ class WorkloadSums:
     """
 
     def __init__(self) -> None:
-        self._sums = _Sums[Workload](_SUM_COLUMNS)
-        self._containers = _Sums[WorkloadContainer](_OBSERVED)
+        self._sums = SummedModels[Workload](_SUM_COLUMNS)
+        self._containers = SummedModels[WorkloadContainer](OBSERVED)
+        self._containers_of: defaultdict[Workload, set[WorkloadContainer]] = defaultdict(set)
         self._only_containers: dict[Workload, _OnlyContainer] = {}
         self._in_namespace: defaultdict[str, set[Workload]] = defaultdict(set)
         self._oom_kills: dict[Workload, WorkloadOomKills] = {}
@@ -184,20 +171,40 @@ class WorkloadSums:
                 own = _OnlyContainer(workloads[workload], name)
                 only[workload] = max(only.get(workload, own), own)
         positions = [i for i, name in enumerate(state.names) if name.workload in workloads]
+        names = [state.names[position] for position in positions]
         self._containers.add(
-            [state.names[position] for position in positions],
+            names,
             np.array(positions, np.int64),
             containers.columns,
             containers.histograms,
             reference_ms,
             window_ms,
         )
+        for each in names:
+            self._containers_of[each.workload].add(each)
+        for workload in {each.workload for each in names}:
+            if len(self._containers_of[workload]) > 2 * MAX_CONTAINERS_PER_POD:
+                self._leave_out_containers(workload)
+
+    def _leave_out_containers(self, workload: Workload) -> None:
+        """Remove the containers of a workload beyond those that a pod may have, those with the
+        oldest samples first: its pods may have new names for ever."""
+        own = sorted(self._containers_of[workload])
+        if len(own) <= MAX_CONTAINERS_PER_POD:
+            return
+        last_ms = self._containers.models.last_ms[self._containers.rows_of(own)]
+        newest = np.argsort(-last_ms, kind="stable")
+        removed = [own[position] for position in newest[MAX_CONTAINERS_PER_POD:].tolist()]
+        self._containers_of[workload] -= {*removed}
+        self._containers.remove(removed)
 
     def recommendations(self) -> Iterator[Recommendation]:
         """The recommendation for each workload with samples, by namespace, kind and name, computed
         for some hundreds at a time. After this, no node may be added."""
         for namespace in self._in_namespace:
             self._leave_out(namespace)
+        for workload in self._containers_of:
+            self._leave_out_containers(workload)
         workloads = sorted(self._sums.rows)
         for first in range(0, len(workloads), _AT_ONCE):
             yield from self._recommendations(workloads[first : first + _AT_ONCE])
@@ -231,8 +238,8 @@ class WorkloadSums:
         names = [
             [
                 name
-                for name in self._containers_of.get(workload, ())
-                if newest_ms[self._containers.rows[name]] > end_ms - _DAY_MS
+                for name in sorted(self._containers_of.get(workload, ()))
+                if newest_ms[self._containers.rows[name]] > end_ms - DAY_MS
             ]
             for workload, end_ms in zip(workloads, last_ms, strict=True)
         ]
@@ -260,14 +267,6 @@ class WorkloadSums:
             each = (map(Advice._make, amounts.tolist()) for amounts in (cpu, memory))
             yield from zip(*each, strict=True)
 
-    @cached_property
-    def _containers_of(self) -> dict[Workload, list[WorkloadContainer]]:
-        """The containers of each workload by name; no node is added after this."""
-        by_workload: defaultdict[Workload, list[WorkloadContainer]] = defaultdict(list)
-        for name in sorted(self._containers.rows):
-            by_workload[name.workload].append(name)
-        return dict(by_workload)
-
     def _leave_out(self, namespace: str) -> None:
         """Remove the workloads of a namespace for which there is no room."""
         own = sorted(self._in_namespace[namespace])
@@ -282,113 +281,13 @@ class WorkloadSums:
             self._only_containers.pop(workload, None)
         self._in_namespace[namespace] -= removed
         self._sums.remove(removed)
-        self._containers.remove(
-            [each for each in self._containers.rows if each.workload in removed]
-        )
+        for workload in removed:
+            self._containers.remove(self._containers_of.pop(workload, ()))
         self.left_out += len(removed)
 
     def _note_namespaces(self, workloads: Iterable[Workload]) -> None:
         for workload in workloads:
             self._in_namespace[workload.namespace].add(workload)
-
-
-_Key = TypeVar("_Key", Workload, WorkloadContainer)
-
-
-class _Sums(Generic[_Key]):
-    """Models of several nodes added up by key: `rows` are those of `models`, whose columns include
-    `_OBSERVED`."""
-
-    def __init__(self, columns: Mapping[str, Column]) -> None:
-        self.models = EntityModels((VPA,), columns)
-        self.rows: dict[_Key, int] = {}
-        self._reference_ms: int | None = None
-
-    def rows_of(self, keys: Sequence[_Key]) -> IntArray:
-        """The rows of known keys."""
-        return np.array([self.rows[key] for key in keys], np.int64)
-
-    def add(
-        self,
-        keys: Sequence[_Key],
-        positions: IntArray,
-        columns: Mapping[str, npt.NDArray[Any]],
-        histograms: Sequence[state_codec.SparseHistograms],
-        reference_ms: int,
-        window_ms: int,
-    ) -> IntArray:
-        """Add the models of `keys`, which are at `positions` in the columns and histograms of a
-        node. Returns their rows."""
-        new = [key for key in keys if key not in self.rows]
-        self.rows.update(
-            zip(new, self.models.allocate(np.zeros(len(new), np.int8)).tolist(), strict=True)
-        )
-        rows, models = self.rows_of(keys), self.models
-        factor = self._moved_to(reference_ms)
-        for sums, (counts, buckets, weights) in zip(models.histograms, histograms, strict=True):
-            row_of = np.full(len(counts), NEVER)
-            row_of[positions] = rows
-            bucket_rows = row_of.repeat(counts)
-            wanted = bucket_rows != NEVER
-            sums.add_repeated(bucket_rows[wanted], buckets[wanted], weights[wanted] * factor)
-        samples = columns["samples"][positions]
-        models.samples[rows] += samples
-        models.store["observed_ms"][rows] += samples[:, 0] * window_ms
-        first, last = columns["first_ms"][positions], columns["last_ms"][positions]
-        before = models.first_ms[rows]
-        earliest = np.where(before == NEVER, first, np.minimum(before, first))
-        models.first_ms[rows] = np.where(first == NEVER, before, earliest)
-        models.last_ms[rows] = np.maximum(models.last_ms[rows], last)
-        return rows
-
-    def remove(self, keys: Iterable[_Key]) -> None:
-        """Forget these keys."""
-        rows = np.array([self.rows.pop(key) for key in keys], np.int64)
-        self.models.release(rows)
-
-    def advice(
-        self, rows: IntArray, shares: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Days of history (n,), and of cpu and memory lower bound, target and upper bound (n, 3)
-        with these `shares` (n,) of the floor of a pod."""
-        models = self.models
-        lifetime_ms = models.last_ms[rows] - models.first_ms[rows]
-        days = np.minimum(lifetime_ms, models.store["observed_ms"][rows]) / _DAY_MS
-        cpu, memory = (
-            np.stack(bounds(self._quantiles(rows, r), days, FLOOR[r] * shares), axis=1)
-            for r in range(len(RESOURCES))
-        )
-        return days, cpu, memory
-
-    def _moved_to(self, reference_ms: int) -> float:
-        """Move the common reference for weights with this one, and return the factor of these.
-        Both are multiples of the half-life, so that factors are exact powers of two."""
-        before = self._reference_ms
-        self._reference_ms = shifted_reference_ms(before, reference_ms, HALF_LIFE_MS)
-        if before is not None and before != self._reference_ms:
-            rows = np.array([*self.rows.values()], np.int64)
-            factor = shift_factor(before, self._reference_ms, HALF_LIFE_MS)
-            for histograms in self.models.histograms:
-                histograms.scale(rows, factor, self.models.profile[rows])
-        return decay_factor(reference_ms, self._reference_ms, HALF_LIFE_MS)
-
-    def _quantiles(self, rows: IntArray, resource: int) -> FloatArray:
-        """Quantiles of `FRACTIONS`, (3, n), NaN without samples."""
-        weights = self.models.histograms[resource].dense(rows)
-        return quantiles(weights, VPA.layouts[resource], FRACTIONS)
-
-
-def bounds(
-    quantiles: FloatArray, confidence_days: FloatArray, floor: FloatArray | float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lower bound, target and upper bound from the `quantiles` (3, n) of n workloads with this many
-    days of history (n,). NaN is unknown, as is the upper bound without history."""
-    lower, target, upper = quantiles * _FACTOR
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lower = lower * (1.0 + 0.001 / confidence_days) ** -2.0
-        upper = upper * (1.0 + 1.0 / confidence_days)
-    upper[np.isinf(upper)] = np.nan
-    return np.maximum(lower, floor), np.maximum(target, floor), np.maximum(upper, floor)
 
 
 class _Present(NamedTuple):

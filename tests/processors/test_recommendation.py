@@ -17,14 +17,9 @@ from pipeline.processors import recommendation
 from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.training_batch import NodeWindow
-from pipeline.processors.recommendation import (
-    FRACTIONS,
-    Advice,
-    Recommendation,
-    WorkloadSums,
-    bounds,
-)
+from pipeline.processors.recommendation import Advice, Recommendation, WorkloadSums
 from pipeline.processors.recommendation_records import recommendation_record, savings
+from pipeline.processors.summed_models import FRACTIONS, bounds
 from pipeline.topics.recommendations import (
     ContainerRecommendation,
     PodRecommendation,

@@ -14,8 +14,8 @@ from pipeline.processors.model.histogram import quantiles
 from pipeline.processors.model.model_config import KOORDINATOR, VPA
 from pipeline.processors.model.resource_pairs import TO_KUBERNETES
 from pipeline.processors.predictors.vpa import FLOOR
-from pipeline.processors.recommendation import FRACTIONS, bounds
 from pipeline.processors.report.cluster_usage import HOUR_SECONDS, ClusterUsage
+from pipeline.processors.summed_models import FRACTIONS, bounds
 
 _DAY_HOURS: Final = 24
 _LEAST_WEIGHT_CORES: Final = 0.1

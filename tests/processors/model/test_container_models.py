@@ -15,6 +15,7 @@ from pipeline.processors.model.bank import Bank
 from pipeline.processors.model.model_config import ModelConfig
 from pipeline.processors.model.training_batch import NodeWindow, training_batch
 from pipeline.processors.recommendation import Advice, Recommendation, WorkloadSums
+from pipeline.topics.samples import MAX_CONTAINERS_PER_POD
 from pipeline.topics.windows import OomKill
 from pipeline.topics.workloads import NO_WORKLOAD, Workload, WorkloadContainer
 from tests.processors.model.test_workload_models import DAY, DB, HOUR, WEB, listed
@@ -308,3 +309,26 @@ def test_the_name_of_an_only_container_is_that_of_the_newest_window_on_all_nodes
     for in_order in (banks, banks[::-1]):
         (only,) = recommended(*in_order)[WEB].containers
         assert only.name == "after"
+
+
+def test_a_workload_has_as_many_recommended_containers_as_a_pod_may_have() -> None:
+    # Else pods with ever new names of containers make a record that is too large for Kafka.
+    most = MAX_CONTAINERS_PER_POD
+    banks = [
+        bank_of([
+            with_containers(
+                end, {("p", f"{end:02}-{i:02}"): (1.0, GIB) for i in range(most)}, node=node
+            )
+            for end in ends
+        ])
+        for node, ends in (("a", (1, 2)), ("b", (4,)), ("c", (3,)))
+    ]  # fmt: skip
+    for in_order in (banks, banks[::-1]):
+        sums = WorkloadSums()
+        for bank in in_order:
+            (node,) = bank.nodes
+            sums.add(node, bank.encode_state(node))
+        assert len(sums._containers.rows) <= 2 * most
+        (web,) = sums.recommendations()
+        assert [each.name for each in web.containers] == [f"04-{i:02}" for i in range(most)]
+        assert len(sums._containers.models) == most

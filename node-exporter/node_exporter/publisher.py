@@ -46,6 +46,8 @@ class Publisher:
         self._partition = partition_of(node, settings.partitions)
         self._options = client_options(settings)
         self._warned_at: float | None = None
+        # After a refused window it does not count that the topic is found again.
+        self._has_tried = False
 
     async def run(self) -> None:
         """Connect and publish; reconnect after every failure."""
@@ -58,7 +60,8 @@ class Publisher:
             )
             try:
                 await self._check_topic(producer)
-                self.trouble = ""
+                if not self._has_tried:
+                    self.trouble = ""
                 while True:
                     await self._send(producer, await self.buffer.first())
                     backoff.reset()
@@ -81,6 +84,7 @@ class Publisher:
             )
 
     async def _send(self, producer: Producer, window: EncodedWindow) -> None:
+        self._has_tried = True
         sending = asyncio.ensure_future(
             producer.deliver(
                 self._topic, value=window.value, key=self._node.encode(), partition=self._partition

@@ -1,10 +1,15 @@
-"""The publisher without a broker stops on cancellation."""
+"""Without a broker the publisher stops on cancellation; a fake one makes it ready."""
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from node_exporter import publisher as publishing
 from node_exporter.publisher import Publisher
-from node_exporter.window_buffer import WindowBuffer
+from node_exporter.window_buffer import EncodedWindow, WindowBuffer
 from pipeline.clock import SystemClock
+from pipeline.errors import KafkaError
 from pipeline.settings import KafkaSettings
 
 
@@ -35,3 +40,42 @@ async def test_cancellation_at_any_moment_stops_the_publisher() -> None:
         running.cancel()
         continuing.cancel()
     assert swallowed == 0
+
+
+async def test_a_fake_broker_that_refuses_the_first_window_makes_the_exporter_unready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, outcomes = KafkaSettings(), ["refused", "refused", "taken", "refused", "taken"]
+    troubles: list[str] = []
+    done = asyncio.Event()
+
+    class FakeProducer:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        async def partition_count(self, topic: str) -> int:
+            return settings.partitions
+
+        async def deliver(self, *_: Any, **__: Any) -> None:
+            troubles.append(publisher.trouble)
+            if outcomes.pop(0) == "refused":
+                raise KafkaError("may not write")
+            if not outcomes:
+                done.set()
+
+        async def stop(self, seconds: float) -> None: ...
+
+    class NoPauses(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            troubles.append(publisher.trouble)
+
+    monkeypatch.setattr(publishing, "Producer", FakeProducer)
+    buffer = WindowBuffer(1000)
+    for sequence in range(2):
+        buffer.append(EncodedWindow(sequence, b"window"))
+    publisher = Publisher(buffer, settings, "n", NoPauses())
+    running = asyncio.create_task(publisher.run())
+    await done.wait()
+    running.cancel()
+    refused = "may not write"
+    # At each delivery, and in the pause after a refusal.
+    assert troubles == ["", refused, refused, refused, refused, "", "", ""]

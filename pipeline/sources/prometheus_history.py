@@ -66,6 +66,7 @@ Report = Callable[[float], None]
 
 _TOO_MANY: Final = "too many samples"
 _TOO_LARGE: Final = 422
+_PROXY_TIME_OUT: Final = 504
 _TIME_OUTS: Final = ("timeout:", "context deadline exceeded")
 _SLOW: Final = (
     "give the server more CPU, raise its --query.timeout, select one of several clusters by "
@@ -284,7 +285,7 @@ class HistorySession:
                 hint="raise --query.max-samples of Prometheus, or select one of several clusters "
                 "by --match",
             )
-        if any(time_out in text for time_out in _TIME_OUTS):
+        if answer.status == _PROXY_TIME_OUT or any(each in text for each in _TIME_OUTS):
             raise QueryTooLargeError(f"{url}: {answer.status} {text}", hint=_SLOW)
         hint = _HINTS.get(answer.status, "the answer is of this URL: check it with curl")
         raise SampleSourceError(

@@ -1,7 +1,6 @@
 """A role as a process that a chaos run can kill, pause, step in time, and deprive of its disk."""
 
 import contextlib
-import re
 import resource
 import signal
 import subprocess
@@ -10,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.local.process_guard import die_with_parent
+from tests.chaos.schedule import ROLES
 from tests.processes import environment
 
 TAIL_LINES = 15
+_COMMANDS = (*ROLES, "notifier", "webhook")
 
 
 class RoleProcess:
@@ -22,7 +23,7 @@ class RoleProcess:
         self, name: str, flags: list[str], variables: Mapping[str, str], folder: Path,
         bugs: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        role = re.sub(r"-\d+$", "", name)
+        role = next(role for role in _COMMANDS if f"{name}-".startswith(f"{role}-"))
         self.name = name
         self.log = folder / f"{name}.log"
         self.clock_file = folder / f"{role}.clock"

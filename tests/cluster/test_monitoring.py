@@ -199,4 +199,6 @@ def test_a_healthy_installation_has_no_alert_but_that_of_the_absent_alertmanager
 ) -> None:
     results = {alert["alert"]: prometheus.query(alert["expr"]) for alert in alerts()}
     pending = {name for name, result in results.items() if result}
-    assert pending <= {"SpringtideAlertsNotDelivered"}, results
+    # An event loop may wait for a moment while other tests use the CPU; the alert waits minutes.
+    allowed = {"SpringtideAlertsNotDelivered", "SpringtideEventLoopLag"}
+    assert pending <= allowed, results

@@ -25,7 +25,16 @@ from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.node_views import NodeViewRecord
 from pipeline.topics.pods import Owner, PodRecord, pod_key
-from pipeline.topics.registry import ACTIONS, NODE_STATE, NODE_VIEWS, NODES, PODS, RESOURCES
+from pipeline.topics.registry import (
+    ACTIONS,
+    ALERTS,
+    EVICTION_PLANS,
+    NODE_STATE,
+    NODE_VIEWS,
+    NODES,
+    PODS,
+    RESOURCES,
+)
 from pipeline.topics.resource_amounts import Resources, Usage
 from tests.integration.test_extender import Cluster, cluster, fresh
 from tests.processes import springtide, until
@@ -220,7 +229,9 @@ async def test_fifteen_minutes_are_served_before_and_after_a_restart(cluster: Cl
 
 
 async def test_what_a_node_actuator_did_is_served(cluster: Cluster) -> None:
-    await cluster.create(NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS, ACTIONS)
+    await cluster.create(NODE_STATE, NODES, PODS, RESOURCES, NODE_VIEWS)
+    # One feed reads these.
+    await cluster.create(ACTIONS, ALERTS, EVICTION_PLANS)
     before = action("a", before={"besteffort cpu.max": "max"}, after={"besteffort cpu.max": "9"})
     await cluster.send(ACTIONS, ("a", action("a", actuator="cluster")), ("a", before))
 

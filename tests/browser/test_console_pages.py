@@ -41,6 +41,7 @@ from tests.extender.conftest import running
 from tests.extender.console_samples import MADE, plan
 from tests.processes import until
 from tests.table.records import NOW, node_state
+from tests.topics.golden import WHAT_IF
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -170,6 +171,25 @@ async def test_pages_are_accessible_and_fit(
             current = "document.querySelector('#pages [aria-current=page]').textContent"
             assert await page.evaluate(current) == name
         assert page.problems == []
+
+
+async def test_long_names_of_results_fit_a_phone(chromium: ChromiumFiles) -> None:
+    of, _, _ = simulated(100)
+    measure = msgspec.structs.replace(WHAT_IF.traces[0].measures[0], label="l" * 200)
+    trace = msgspec.structs.replace(WHAT_IF.traces[0], dataset="d" * 200, measures=(measure,))
+    longest = "n" * 63
+    record = msgspec.structs.replace(WHAT_IF, name=longest, policy="p" * 200, traces=(trace,))
+
+    async def results() -> Callable[[], WhatIf]:
+        published = PublishedResults()
+        published.take(longest.encode(), encode_json(record), MADE)
+        return published.document
+
+    of._console_documents._what_if._read = results
+    async with opened(chromium, of, "#page=what-if", width=390) as (page, _):
+        await page.becomes(f"{TEXT}.includes('Policy difference')")
+        assert await page.evaluate("document.querySelector('select').value") == longest
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 async def test_hostile_texts_are_text_and_what_is_not_read_is_unknown(

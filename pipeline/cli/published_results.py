@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.safe_output import printable
-from pipeline.errors import UsageError
+from pipeline.errors import RecordError, UsageError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import existing_partitions
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
-from pipeline.topics.registry import MAX_WHAT_IF_BYTES, WHAT_IF
-from pipeline.topics.what_if import NAME, WhatIfRecord, WhatIfTrace
+from pipeline.topics.registry import WHAT_IF
+from pipeline.topics.what_if import NAME, WhatIfRecord, WhatIfTrace, read_what_if
 
 
 def check_name(name: str, option: str) -> None:
@@ -40,17 +40,19 @@ def publish(
     kafka: KafkaSettings, name: str, policy: str, against: str, lines: Sequence[str],
     traces: tuple[WhatIfTrace, ...],
 ) -> None:  # fmt: skip
-    """Write a result in place of the last one of this name. Raises `UsageError` if it is too
-    large."""
+    """Write a result in place of the last one of this name. Raises `UsageError` if readers would
+    refuse it, such as one that is too large."""
     record = WhatIfRecord(
         name=name, policy=policy, against=against, difference=tuple(lines), traces=traces
     )
     value = encode_json(record)
-    if len(value) > MAX_WHAT_IF_BYTES:
+    try:
+        read_what_if(name.encode(), value)
+    except RecordError as error:
         raise UsageError(
-            f"--publish: the result has {len(value)} bytes, more than {MAX_WHAT_IF_BYTES}",
+            f"--publish: {error.message}",
             hint="choose fewer traces by --dataset and --scenario, or shorten the policy files",
-        )
+        ) from error
     run_requests(kafka, _write(kafka, name, value))
 
 

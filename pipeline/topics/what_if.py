@@ -17,6 +17,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """What names a result: it is part of an address."""
 MOST_SHARES: Final = 101
 """Values of a measure over its nodes."""
+MOST_TRACES: Final = 50
+"""Traces of a result: the console draws a plot of each."""
 
 Unit = Literal["millicores", "bytes", "share", "count", "hours"]
 
@@ -90,6 +92,10 @@ def read_what_if(key: bytes | None, value: bytes) -> WhatIfRecord:
         raise InvalidRecordError(f"{record.name[:80]!r} is no name of a result")
     if record.name.encode() != key:
         raise KeyMismatchError(f"payload is about {record.name[:80]!r}, key {key!r:.100}")
+    if len(record.traces) > MOST_TRACES:
+        raise InvalidRecordError(
+            f"the result has {len(record.traces)} traces, more than {MOST_TRACES}"
+        )
     for trace in record.traces:
         for measure in trace.measures:
             if max(len(measure.old_by_node), len(measure.new_by_node)) > MOST_SHARES:

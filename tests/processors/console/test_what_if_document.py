@@ -50,6 +50,7 @@ def test_the_newest_of_a_name_counts_until_it_is_withdrawn() -> None:
                 ),
             )),
         ))[1], "more than 101 values"),
+        (b"a", named("a", traces=51 * WHAT_IF.traces)[1], "51 traces, more than 50"),
     ],
 )  # fmt: skip
 def test_what_is_no_result_is_refused_with_the_reason(

@@ -15,7 +15,7 @@ from pipeline.cli.help_sections import Command
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import output_formats, settings_options, silence_logs
 from pipeline.cli.past_time_option import PastTime
-from pipeline.cli.safe_output import print_lines
+from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.trace_inputs import folder_input, progress_report
 from pipeline.clock import SystemClock
 from pipeline.errors import UsageError
@@ -224,7 +224,7 @@ def _prometheus_usage(
         )
 
     def tell(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
+        click.echo(printable(f"note: {text}"), err=True)
 
     async def read() -> ClusterUsage:
         async with open_history(access, clock, tell) as session:
@@ -272,4 +272,4 @@ def _print(report: ClusterReport, level: str | None, output: str) -> None:
     print_lines(csv_lines(report, level) if output == "csv" else text_lines(report, level))
     if output == "csv":
         for note in report.notes:
-            click.echo(f"note: {note}", err=True)
+            click.echo(printable(f"note: {note}"), err=True)

@@ -343,6 +343,34 @@ def test_queries_that_a_fake_server_is_too_slow_for_are_not_repeated(
     assert "no answer within 1 s\n  fix: give the server more CPU" in result.stderr
 
 
+def test_texts_of_a_fake_server_do_not_reach_the_terminal_as_they_are(recorded: Recorded) -> None:
+    text = {"errorType": "execution", "error": "too many samples\a\x1b[31m"}
+    refusal = json.dumps({"status": "error", **text}).encode()
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        if _hours_of(request) > 30:
+            _answer(request, 422, refusal)
+            return
+        url = recorded.prometheus.url + request.path
+        with urllib.request.urlopen(url, timeout=REQUEST_SECONDS) as forwarded:
+            document = json.loads(forwarded.read())
+        _answer(request, 200, json.dumps(document | {"warnings": ["half\a"]}).encode())
+
+    with _server(answer) as url:
+        results = [
+            CliRunner().invoke(
+                cli,
+                ["report", "--prometheus", url, "--until", format_time(END_SECONDS), "-o", form],
+                color=True,
+            )
+            for form in ("csv", "table")
+        ]
+    for result in results:
+        assert result.exit_code == 0
+        assert f"too many samples\\x07\\x1b[31m: {_FEWER}" in result.stderr
+        assert not {"\a", "\x1b"} & {*result.output}
+
+
 _TIME_OUT = (
     b'{"status":"error","errorType":"execution",'
     b'"error":"expanding series: context deadline exceeded"}'

@@ -225,7 +225,8 @@ class Explain(NamedTuple):
         if named is None:
             named = [item["node"] for item in result]
             with_pods = {pod.node for pod in world.pods.values()}
-            known = {*world.states, *world.nodes, *world.offers, *with_pods}
+            # A scheduler asks about Nodes only.
+            known = {*world.nodes} or {*world.states, *world.offers, *with_pods}
             assert named == sorted(name for name in known if world.knows(name))
         world = fleet.world(asked.pod.uid)
         passed, refused = expected(world, named, asked, fleet.now)

@@ -143,7 +143,7 @@ def test_few_partitions_have_as_few_workers() -> None:
 
 @pytest.mark.parametrize("name", ["minReplicas", "lagThreshold"])
 def test_numbers_of_keda_are_not_null(name: str) -> None:
-    """KEDA takes no number for none at all, and would stop every worker."""
+    """Templates write null as no value or as 0: KEDA would scale workers to 0, or at any lag."""
     refused = helm(
         "template", "springtide", str(CHART),
         *with_values(("worker.keda.enabled=true", f"worker.keda.{name}=null")),

@@ -81,12 +81,12 @@ def _object(description: str, properties: dict[str, Any]) -> dict[str, Any]:
 def _require(schema: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Let the schema refuse `null` for what templates read: Helm removes the default of such a key.
 
-    A role without `resources` or `replicas` is well formed, and so are empty texts, lists and free
-    mappings.
+    A role without `resources` or `replicas` is well formed, a pod without `runAsUser` gets one from
+    its platform or its image, and empty texts, lists and free mappings are well formed as well.
     """
     required = []
     for name, part in schema["properties"].items():
-        if name not in values or name in ("resources", "replicas"):
+        if name not in values or name in ("resources", "replicas", "runAsUser"):
             continue
         if "properties" in part and name != "settings":
             _require(part, values[name])

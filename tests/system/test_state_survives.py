@@ -190,6 +190,7 @@ async def test_the_supervisor_restarts_a_killed_worker(broker: LocalKafka, tmp_p
             (worker,) = children(supervisor.pid)
             run.disruptions.append(time.time())
             os.kill(worker, signal.SIGKILL)
+            await until(lambda: set(children(supervisor.pid)) - {worker})
             await wait_for_results(stage)
         (again,) = children(supervisor.pid)
         run.starved.append(starved_seconds(again))

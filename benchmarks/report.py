@@ -40,6 +40,7 @@ HOURS: Final = 168
 END_SECONDS: Final = 1_700_006_400
 CORES: Final = 32.0
 GIBIBYTE: Final = 2.0**30
+_PAGE_BYTES: Final = 4096
 _AT_ONCE: Final = 5000
 _SAMPLE_BYTES: Final = 18
 _STATE_HOURS: Final = 6
@@ -174,6 +175,12 @@ def _write(url: str, labels: Sequence[bytes], values: FloatArray, seconds: Seque
         urllib.request.urlopen(request, timeout=60 * REQUEST_SECONDS).close()
 
 
+def _whole_pages(memory_bytes: FloatArray) -> FloatArray:
+    """What kernels report."""
+    pages: FloatArray = np.round(memory_bytes / _PAGE_BYTES) * _PAGE_BYTES
+    return pages
+
+
 def fill(url: str, cluster: Cluster, scrape_seconds: int) -> int:
     """Write the week, hour after hour; return the number of samples."""
     written = 0
@@ -185,7 +192,7 @@ def fill(url: str, cluster: Cluster, scrape_seconds: int) -> int:
         for at in seconds:
             cluster.counters += cluster.usage(at) * scrape_seconds
             counters.append(cluster.counters.copy())
-            memory.append(cluster.memory * (1.0 + 0.1 * np.sin(at / 9000)))
+            memory.append(_whole_pages(cluster.memory * (1.0 + 0.1 * np.sin(at / 9000))))
         _write(url, cluster.cpu_labels, np.stack(counters, axis=1), seconds)
         _write(url, cluster.memory_labels, np.stack(memory, axis=1), seconds)
         written += len(seconds) * 2 * len(cluster.names)

@@ -242,9 +242,9 @@ def test_threads_share_one_heap() -> None:
     """Those that a library starts when it is imported, too."""
     program = """
         import ctypes, threading
-        from pipeline.cli.main import limit_malloc
+        from pipeline.cli.malloc import return_freed_memory
 
-        limit_malloc()
+        return_freed_memory()
         import pyarrow
 
         held = []
@@ -267,31 +267,44 @@ def test_threads_share_one_heap() -> None:
     assert heaps(GLIBC_TUNABLES="glibc.malloc.arena_max=3") > 1
 
 
+_FREED_BLOCKS = """
+    import ctypes
+    from pipeline.cli.malloc import keep_freed_memory, return_freed_memory
+
+    return_freed_memory()
+    {more}
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+    libc.free(libc.malloc(8 << 20))
+
+    class Info(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )]
+
+    libc.mallinfo2.restype = Info
+    before = libc.mallinfo2()
+    libc.malloc(4 << 20)
+    after = libc.mallinfo2()
+    print(after.hblks - before.hblks, after.arena - before.arena)
+"""
+
+
 def test_large_blocks_return_to_the_system() -> None:
     """By default glibc takes a block from the heap once one of its size was freed."""
-    program = """
-        import ctypes
-        from pipeline.cli.main import limit_malloc
+    program = _FREED_BLOCKS.format(more="")
+    assert _printed(program) == "1 0\n", "outside of the heap"
+    own = _printed(program, MALLOC_MMAP_THRESHOLD_="16777216")
+    assert own.startswith("0 "), "the operator's choice"
 
-        limit_malloc()
-        libc = ctypes.CDLL(None)
-        libc.malloc.restype = ctypes.c_void_p
-        libc.malloc.argtypes, libc.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
-        libc.free(libc.malloc(8 << 20))
 
-        class Info(ctypes.Structure):
-            _fields_ = [(name, ctypes.c_size_t) for name in (
-                "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
-                "fordblks", "keepcost",
-            )]
-
-        libc.mallinfo2.restype = Info
-        before = libc.mallinfo2().hblks
-        libc.malloc(4 << 20)
-        print(libc.mallinfo2().hblks - before)
-    """
-    assert _printed(program) == "1\n"
-    assert _printed(program, MALLOC_MMAP_THRESHOLD_="16777216") == "0\n", "the operator's choice"
+def test_commands_that_compute_and_end_use_freed_memory_again() -> None:
+    program = _FREED_BLOCKS.format(more="keep_freed_memory()")
+    assert _printed(program) == "0 0\n", "in the heap, which does not grow"
+    own = _printed(program, MALLOC_TRIM_THRESHOLD_="4096")
+    assert own != "0 0\n", "the operator's choice"
 
 
 def _printed(program: str, **environ: str) -> str:

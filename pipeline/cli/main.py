@@ -4,7 +4,6 @@ A command is a module `pipeline.cli.<name>` (`_` for `-`) with a click command c
 is imported when it runs, so help is instant, and an exporter does not need a worker's dependencies.
 """
 
-import ctypes
 import errno
 import fcntl
 import importlib
@@ -24,6 +23,7 @@ from click.shell_completion import CompletionItem
 from pipeline import __version__
 from pipeline.cli import INTERRUPTED
 from pipeline.cli.help_sections import Group
+from pipeline.cli.malloc import return_freed_memory
 from pipeline.cli.options import global_options, store_global_options
 from pipeline.cli.safe_output import printable
 from pipeline.errors import (
@@ -35,9 +35,6 @@ from pipeline.errors import (
 
 _OUR_PACKAGES = frozenset({"pipeline", "actuators", "node_exporter"})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Of glibc's mallopt.
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-_LARGE_BYTES = 1 << 20
 
 
 class _Command(NamedTuple):
@@ -263,25 +260,6 @@ def cli(context: click.Context, /, **given: object) -> None:
     store_global_options(context, **given)
 
 
-def limit_malloc() -> None:
-    """Make all threads of this process allocate from one heap, with glibc, and large blocks
-    outside of it.
-
-    With a heap per thread, memory that a worker's consumer allocates for messages and the models
-    free would stay with the consumer, a tenth of the process. In a heap, records of megabytes leave
-    holes between what stays, which is never returned. It has no effect on existing heaps, so call
-    it before an import starts threads.
-    """
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    for parameter, value, variable, tunable in (
-        (_M_ARENA_MAX, 1, "MALLOC_ARENA_MAX", "arena_max"),
-        (_M_MMAP_THRESHOLD, _LARGE_BYTES, "MALLOC_MMAP_THRESHOLD_", "mmap_threshold"),
-    ):
-        if variable not in os.environ and tunable not in tunables:
-            with suppress(AttributeError):
-                ctypes.CDLL(None).mallopt(parameter, value)
-
-
 def open_closed_streams() -> None:
     """Replace standard streams that the caller closed (`2>&-`) by /dev/null: else the next file or
     socket would get their descriptor, and what is printed. Standard output is opened for reading
@@ -327,7 +305,7 @@ def typed_program(path: str) -> str:
 def main() -> None:
     open_closed_streams()
     escape_unprintable_output()
-    limit_malloc()
+    return_freed_memory()
     try:
         check_arguments(sys.argv[1:])
     except UsageError as error:

@@ -12,6 +12,7 @@ import msgspec
 
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.help_sections import Command
+from pipeline.cli.malloc import keep_freed_memory
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import output_formats, settings_options, silence_logs
 from pipeline.cli.past_time_option import PastTime
@@ -159,6 +160,7 @@ def command(
     _check_watch(metrics_server, seconds, since, until)
     if html_file is not None:
         require_new(html_file, overwrite=overwrite)
+    keep_freed_memory()
     labels = POOL_LABELS if pool_label is None else (pool_label,)
     if metrics_server:
         usage = _watched_usage(settings, int(seconds or _WATCH_SECONDS), labels)

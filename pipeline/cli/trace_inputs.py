@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from pipeline.cli.kafka_requests import run_requests
+from pipeline.cli.malloc import keep_freed_memory
 from pipeline.cli.model_export import require_new
 from pipeline.cli.options import KAFKA_CLIENT, silence_logs
 from pipeline.cli.past_time_option import PastTime
@@ -144,6 +145,7 @@ def _inputs(
             f"give either {name} or --live",
             hint=f"{name} has traces or is an archive; --live reads springtide.windows",
         )
+    keep_freed_memory()
     statistic, kafka = settings.model.training_statistic, settings.kafka
     if folder is not None:
         return folder_input(folder, statistic, span)

@@ -27,6 +27,7 @@ from pipeline.settings import Settings
 @settings_options(
     *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "actuator.*",
     "extender.stale_after_seconds", "extender.scheduler_config_file", "extender.scheduler_name",
+    shown=("actuator.mode",),
 )  # fmt: skip
 def command(settings: Settings) -> None:
     """Write mid-cpu, mid-memory, batch-cpu and batch-memory to the status of Nodes.

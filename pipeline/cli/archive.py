@@ -30,7 +30,9 @@ from pipeline.topics.access import ROLES
     is_flag=True,
     help="Archive what the topic has now, and exit. Without it the archiver follows the topic.",
 )
-@settings_options(*KAFKA_CLIENT, "kafka.partitions", "archive.*")
+@settings_options(
+    *KAFKA_CLIENT, "kafka.partitions", "archive.*", shown=("archive.directory", "archive.keep_days")
+)
 def command(settings: Settings, until_end: bool) -> None:
     """Write springtide.windows to Parquet files in folders of days (UTC).
 

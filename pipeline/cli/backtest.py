@@ -18,7 +18,7 @@ from pipeline.cli.backtest_files import (
 )
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.model_export import write_atomically
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.safe_output import print_lines
@@ -61,8 +61,7 @@ _HOUR: Final = 3600
     "--variants",
     "variants_file",
     type=click.Path(path_type=Path),
-    help="Judge the variants in this file (YAML), - for standard input; by default each predictor "
-    "of model.predictors.",
+    help="Judge the variants in this YAML file; by default each predictor of model.predictors.",
 )
 @click.option("--peers", is_flag=True, help="Judge predictors of other systems, too.")
 @click.option(
@@ -70,12 +69,12 @@ _HOUR: Final = 3600
     "risks",
     type=FiniteRange(LOWEST_RISK, HIGHEST_RISK),
     multiple=True,
-    help="Judge the calibrated predictor with this declared risk, such as 0.02, too; may be "
-    "repeated.",
+    help="Judge the calibrated predictor with this declared risk, too; may be repeated.",
 )
 @click.option(
     "--prior",
     "priors",
+    cls=SecondaryOption,
     type=click.Choice(["package", "others"]),
     multiple=True,
     default=["package"],
@@ -85,20 +84,35 @@ _HOUR: Final = 3600
 )
 @click.option(
     "--moved-pods-known",
+    cls=SecondaryOption,
     is_flag=True,
     help="With --risk: judge a variant in which a moved pod keeps its history, too.",
 )
 @click.option(
     "--suites",
     "suites_file",
+    cls=SecondaryOption,
     type=click.Path(path_type=Path),
     help="Judge on the suites in this file (YAML); by default what the traces have.",
 )
-@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
-@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
+@click.option(
+    "--dataset",
+    "names",
+    cls=SecondaryOption,
+    multiple=True,
+    help="Only this data set; may be repeated.",
+)
+@click.option(
+    "--scenario",
+    "scenarios",
+    cls=SecondaryOption,
+    multiple=True,
+    help="Only this scenario; may be repeated.",
+)
 @click.option(
     "--resource",
     "resources",
+    cls=SecondaryOption,
     type=click.Choice(["cpu", "memory"]),
     multiple=True,
     help="Only this resource; may be repeated.",
@@ -110,12 +124,20 @@ _HOUR: Final = 3600
     multiple=True,
     help="How long a prediction has to hold, such as 24h; may be repeated.",
 )
-@click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
-@click.option("--stride", type=Duration(), help="Time between scored predictions.")
+@click.option(
+    "--burn-in",
+    cls=SecondaryOption,
+    type=Duration(),
+    help="Time before the first scored prediction.",
+)
+@click.option(
+    "--stride", cls=SecondaryOption, type=Duration(), help="Time between scored predictions."
+)
 @output_option
 @click.option(
     "--parquet",
     "parquet_file",
+    cls=SecondaryOption,
     type=click.Path(path_type=Path),
     help="Write the results of every node here.",
 )
@@ -123,7 +145,7 @@ _HOUR: Final = 3600
     "--html",
     "html_file",
     type=click.Path(path_type=Path),
-    help="Write a report with figures here: one file, to open in a browser.",
+    help="Write a report with figures here: one file.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
@@ -161,8 +183,6 @@ def command(
     Examples:
       springtide backtest traces --peers --html report.html
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
-      springtide backtest traces --risk 0.01 --risk 0.02
-      springtide backtest traces --peers --risk 0.02 --prior package --prior others
       springtide backtest traces --variants variants.yaml --dataset april
       springtide backtest /var/lib/springtide/archive --since 30d
       springtide backtest --live --horizon 1h --burn-in 6h

@@ -11,7 +11,7 @@ from pipeline.cli.backtest_files import variant_of
 from pipeline.cli.calibration_text import document, text_lines, yaml_lines
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options
 from pipeline.cli.safe_output import print_lines
 from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
@@ -62,13 +62,26 @@ _COLUMN_HELP: Final = {
     help="Highest rate of violations, a share such as 0.02.",
 )  # fmt: skip
 @click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
-@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
 @click.option(
-    "--resource", "resources", type=click.Choice(["cpu", "memory"]), multiple=True,
-    help="Only this resource; may be repeated.",
+    "--scenario",
+    "scenarios",
+    cls=SecondaryOption,
+    multiple=True,
+    help="Only this scenario; may be repeated.",
+)
+@click.option(
+    "--resource", "resources", cls=SecondaryOption, type=click.Choice(["cpu", "memory"]),
+    multiple=True, help="Only this resource; may be repeated.",
 )  # fmt: skip
-@click.option("--burn-in", type=Duration(), help="Time before the first scored prediction.")
-@click.option("--stride", type=Duration(), help="Time between scored predictions.")
+@click.option(
+    "--burn-in",
+    cls=SecondaryOption,
+    type=Duration(),
+    help="Time before the first scored prediction.",
+)
+@click.option(
+    "--stride", cls=SecondaryOption, type=Duration(), help="Time between scored predictions."
+)
 @output_formats("yaml", help=", yaml are settings to paste")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
 @trace_input_options

@@ -26,6 +26,7 @@ from pipeline.settings import Settings
 @settings_options(
     *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kafka.partitions", "evictor.*",
     "kubernetes.config_namespace", "kubernetes.descheduler_config_name",
+    shown=("evictor.mode",),
 )  # fmt: skip
 def command(settings: Settings) -> None:
     """Evict pods by plan: to make room for Prod pods that every node refuses, or to relieve nodes.

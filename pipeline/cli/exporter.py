@@ -26,7 +26,12 @@ from pipeline.settings import Settings
     help="Print the next window as JSON lines (a header, then a row per entity) and exit. Needs no "
     "Kafka.",
 )
-@settings_options(*KAFKA_CLIENT, "kafka.partitions", "exporter.*")
+@settings_options(
+    *KAFKA_CLIENT,
+    "kafka.partitions",
+    "exporter.*",
+    shown=("exporter.node_name", "exporter.window_seconds", "exporter.cgroup_root"),
+)
 def command(settings: Settings, once: bool) -> None:
     """Sample this node every second and publish a window every 30 seconds.
 

@@ -37,7 +37,11 @@ _USUAL_WINDOW_SECONDS: Final = 30.0
     cls=Command,
     exit_codes={0: "stopped by a signal", 2: "invalid usage or settings, such as a port in use"},
 )
-@settings_options(*KAFKA_CLIENT, "extender.*")
+@settings_options(
+    *KAFKA_CLIENT,
+    "extender.*",
+    shown=("extender.mode", "extender.scheduler_config_file"),
+)
 def command(settings: Settings) -> None:
     """Serve POST /filter and POST /prioritize of the kube-scheduler extender protocol.
 

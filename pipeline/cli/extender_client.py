@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pipeline.bearer_tokens import is_loopback, parse_tokens
-from pipeline.cli.help_sections import ConnectionOption
+from pipeline.cli.help_sections import SecondaryOption
 from pipeline.cli.safe_output import printable
 from pipeline.errors import NotReadyError, SpringtideError, UsageError, unanswered_reason
 from pipeline.input_files import read_file
@@ -111,7 +111,7 @@ def extender_options(function: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = run
     for name, help in reversed(_FILES.items()):
         flag, kind = f"--extender-{name.replace('_', '-')}", click.Path(path_type=Path)
-        option = click.option(flag, cls=ConnectionOption, type=kind, metavar="FILE", help=help)
+        option = click.option(flag, cls=SecondaryOption, type=kind, metavar="FILE", help=help)
         decorated = option(decorated)
     return click.option(
         "--extender",

@@ -1,5 +1,5 @@
-"""A click command whose help ends with its exit codes, options that only `--help-all` shows, and a
-group that suggests commands."""
+"""A click command whose help fits on a screen and ends with its exit codes, options that only
+`--help-all` shows, and a group that suggests commands."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ _HELP_ALL: Final = "pipeline.cli.help_all"
 Tables = Mapping[str, Iterable[tuple[str, str]]]
 
 
-class ConnectionOption(click.Option):
-    """An option for Kafka or TLS, which most users set once, in a file: `--help` leaves it out."""
+class SecondaryOption(click.Option):
+    """An option that few users give on a command line: `--help` leaves it out."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) if ctx.meta.get(_HELP_ALL) else None
@@ -37,8 +37,8 @@ def _print_all(ctx: click.Context, _parameter: click.Parameter, is_given: bool) 
 class Command(click.Command):
     """A command with `exit_codes` by number and `tables` of (term, text) by title.
 
-    Exit codes 1 (failure) and 2 (invalid usage or settings) are listed for every command. One with
-    options for Kafka or TLS has `--help-all`.
+    Exit codes 1 (failure) and 2 (invalid usage or settings) are listed for every command. Only
+    `--help-all` has the tables and the secondary options; a command without both lacks it.
 
         @click.command(cls=Command, exit_codes={0: "shown", 4: "no data"})
     """
@@ -51,31 +51,33 @@ class Command(click.Command):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        if any(isinstance(parameter, ConnectionOption) for parameter in self.params):
-            help_all = ConnectionOption(
+        self._exit_codes = _COMMON | dict(exit_codes)
+        self._tables = tables
+        self._has_more = bool(tables) or any(isinstance(p, SecondaryOption) for p in self.params)
+        if self._has_more:
+            help_all = SecondaryOption(
                 ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
                 callback=_print_all, help="Show this message with all flags and exit.",
             )  # fmt: skip
             self.params.append(help_all)
-        self._exit_codes = _COMMON | dict(exit_codes)
-        self._tables = tables
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence of the help, which the group's help wraps."""
         return super().get_short_help_str(limit=10**6)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and where the others are."""
+        """Write the options, and where the rest is."""
         super().format_options(ctx, formatter)
-        is_short = not ctx.meta.get(_HELP_ALL)
-        if is_short and any(isinstance(each, ConnectionOption) for each in self.params):
+        if self._has_more and not ctx.meta.get(_HELP_ALL):
+            more = ", ".join(["All flags", *(title.lower() for title in self._tables)])
             formatter.write_paragraph()
-            formatter.write_text("Kafka and TLS: --help-all")
+            formatter.write_text(f"{more}: --help-all")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write tables and exit codes below the options."""
+        """Write exit codes below the options, and tables above them in the whole help."""
         codes = [(str(code), text) for code, text in sorted(self._exit_codes.items())]
-        for title, rows in {**self._tables, "Exit codes": codes}.items():
+        tables = self._tables if ctx.meta.get(_HELP_ALL) else {}
+        for title, rows in {**tables, "Exit codes": codes}.items():
             with formatter.section(title):
                 formatter.write_dl(list(rows))
 

@@ -68,7 +68,7 @@ def command() -> None:
     "--secure", is_flag=True,
     help="Require TLS and a password (SCRAM-SHA-512), with a user and ACLs for each role.",
 )  # fmt: skip
-@settings_options("kafka.topic_prefix")
+@settings_options("kafka.topic_prefix", shown=("kafka.topic_prefix",))
 def start(settings: Settings, port: int, data_dir: Path | None, detach: bool, secure: bool) -> None:
     """Start a broker, and stay until Ctrl-C, or return with --detach when it is ready.
 

@@ -40,7 +40,7 @@ _BATCH_SIZE = 500
     "--to", "output", type=click.Path(path_type=Path), help="Write the models to this file."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@settings_options("model.*")
+@settings_options("model.*", shown=("model.predictors",))
 def fit(settings: Settings, file: Path, node: str, output: Path | None, overwrite: bool) -> None:
     """Fit the models of a node to the trace in FILE, and print each predictor's peaks at its end.
 

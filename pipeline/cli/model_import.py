@@ -20,7 +20,7 @@ from pipeline.agents.model_import_round import (
     replace_models,
     takes_anything,
 )
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import KAFKA_CLIENT, settings_options, silence_logs
 from pipeline.cli.safe_output import print_lines
@@ -73,7 +73,7 @@ _BAD_EXPORT: Final = "give a whole file of `springtide model export` or `fit` of
     help="With --from vpa: the pod for the checkpoint NAME, or for the only one. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--older", is_flag=True,
+    "--older", cls=SecondaryOption, is_flag=True,
     help="With --from springtide: go back to an export that is older than the node's models.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Check and report everything, and change nothing.")

@@ -29,6 +29,7 @@ from pipeline.settings import Settings
     *KAFKA_CLIENT, "kafka.partitions", "node_actuator.*", "exporter.node_name",
     "exporter.cgroup_root", "exporter.proc_root", "exporter.sys_root", "exporter.cgroup_driver",
     "exporter.cgroup_parent", "exporter.host_applications", "exporter.socket_path",
+    shown=("node_actuator.mode", "node_actuator.features"),
 )  # fmt: skip
 def command(settings: Settings, undo: bool) -> None:
     """Hold pods of low classes down, and protect Prod, by the cgroups of this node.

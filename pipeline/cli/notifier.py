@@ -15,7 +15,7 @@ from pipeline.tasks import work_until_stopped
 
 
 @click.command(cls=Command, exit_codes={0: "stopped by a signal"})
-@settings_options(*KAFKA_CLIENT, "notifier.*")
+@settings_options(*KAFKA_CLIENT, "notifier.*", shown=("notifier.alertmanager_urls",))
 def command(settings: Settings) -> None:
     """Keep the open alerts of hot nodes firing in Alertmanager, by its API of version 2.
 

@@ -12,14 +12,13 @@ import fnmatch
 import functools
 import logging
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from pipeline.cli.help_sections import ConnectionOption
+from pipeline.cli.help_sections import SecondaryOption
 from pipeline.logs import configure_logging
 from pipeline.settings import Settings, describe_settings, flag_name, load_settings
 from pipeline.settings.describe import (
@@ -65,8 +64,6 @@ DECISION_RULES = (
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-_TLS = re.compile(r"\w+\.(tls_\w+|(\w+_)?(ca|cert|key)_file)")
-
 _PARAMETER = "setting__"
 _GLOBAL = ("config", "debug", "log_level", "log_format")
 
@@ -89,18 +86,23 @@ def output_formats(*more: str, help: str = "") -> Callable[[FunctionT], Function
     )  # fmt: skip
 
 
-def global_options(function: FunctionT) -> FunctionT:
-    """`--config`, `--log-level`, `--log-format`, `--debug`: before or after the command's name."""
+def global_options(function: FunctionT, kind: type[click.Option] = click.Option) -> FunctionT:
+    """`--config`, `--log-level`, `--log-format`, `--debug`: before or after the command's name; all
+    but the first of this `kind`."""
     types = leaf_types()
     for decorate in (
-        click.option("--debug", is_flag=True, default=None, help="Print tracebacks of errors."),
+        click.option(
+            "--debug", cls=kind, is_flag=True, default=None, help="Print tracebacks of errors."
+        ),
         click.option(
             "--log-format",
+            cls=kind,
             type=click.Choice(get_args(plain_types(types["log.format"])[0])),
             help="Log format; auto is human on a terminal, else JSON.",
         ),
         click.option(
             "--log-level",
+            cls=kind,
             type=click.Choice(get_args(plain_types(types["log.level"])[0])),
             help="Lowest level that is logged.  [default: info]",
         ),
@@ -122,14 +124,18 @@ def store_global_options(context: click.Context, **given: object) -> dict[str, A
     return values
 
 
-def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(
+    *keys: str, shown: Sequence[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: add flags for these dotted keys; `section.*` is every key of a section.
 
-    The command receives the loaded `Settings` as the argument `settings`. Secrets have no flag,
-    because command lines are visible to all users of the machine.
+    `--help` has the flags of the keys `shown` alone, `--help-all` has all. The command receives the
+    loaded `Settings` as the argument `settings`. Secrets have no flag, because command lines are
+    visible to all users of the machine.
     """
     descriptions = _select_settings(keys)
-    connection = _connection_keys([setting.key for setting in descriptions])
+    if unknown := {*shown} - {setting.key for setting in descriptions}:
+        raise ValueError(f"no flags of this command: {sorted(unknown)}")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -148,9 +154,9 @@ def settings_options(*keys: str) -> Callable[[Callable[..., Any]], Callable[...,
             configure_logging(settings.log.level, settings.log.format)
             return function(settings=settings, **parameters)
 
-        decorated: Callable[..., Any] = global_options(run)
+        decorated: Callable[..., Any] = global_options(run, SecondaryOption)
         for setting in reversed(descriptions):
-            kind = ConnectionOption if setting.key in connection else click.Option
+            kind = click.Option if setting.key in shown else SecondaryOption
             decorated = _setting_option(setting, kind)(decorated)
         return decorated
 
@@ -186,17 +192,6 @@ def _select_settings(keys: tuple[str, ...]) -> list[SettingDescription]:
         if other != key:
             raise ValueError(f"{flag_name(key)} would be both {other} and {key}")
     return [setting for setting in describe_settings() if setting.key in selected]
-
-
-def _connection_keys(keys: Sequence[str]) -> set[str]:
-    """The keys whose flags `--help` leaves out: those for TLS, and those for Kafka of a command
-    that connects to it. Where topics are described, their shape is no connection."""
-    hidden = {key for key in keys if _TLS.fullmatch(key)}
-    if set(KAFKA_CLIENT) <= set(keys):
-        hidden |= {*KAFKA_CLIENT}
-        if "kafka.replication_factor" not in keys:
-            hidden.add("kafka.partitions")
-    return hidden
 
 
 def _parameter(key: str) -> str:

@@ -59,7 +59,7 @@ _NOTHING_MOVES: Final = 4
     "input; without it by the thresholds in the records of the nodes.",
 )  # fmt: skip
 @output_option
-@settings_options(*SETTINGS)
+@settings_options(*SETTINGS, shown=("extender.scheduler_config_file",))
 def command(settings: Settings, file: Path | None, as_json: bool) -> None:
     """Show which pods would leave which hot nodes, and where they would land.
 

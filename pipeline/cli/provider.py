@@ -56,6 +56,7 @@ def _source_rows() -> Iterator[tuple[str, str]]:
 @settings_options(
     *KAFKA_CLIENT, "kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespace",
     "kafka.partitions", "provider.*",
+    shown=("provider.kind",),
 )  # fmt: skip
 def command(settings: Settings, once: bool, show_queries: bool) -> None:
     """Publish usage of nodes and pods that another system measured.

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from pipeline.cli.duration_option import Duration
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.malloc import keep_freed_memory
 from pipeline.cli.model_export import require_new, write_atomically
 from pipeline.cli.options import output_formats, settings_options, silence_logs
@@ -75,21 +75,27 @@ _COLUMN_HELP: Final = {
     help="How long to watch, up to 10m.  [default: 1m]",
 )  # fmt: skip
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), help="File with a bearer token for it."
+    "--token-file",
+    cls=SecondaryOption,
+    type=click.Path(path_type=Path),
+    help="File with a bearer token for it.",
 )
 @click.option(
-    "--basic-auth-file", type=click.Path(path_type=Path),
+    "--basic-auth-file", cls=SecondaryOption, type=click.Path(path_type=Path),
     help="File with user:password for it.",
 )  # fmt: skip
 @click.option(
-    "--ca-file", type=click.Path(path_type=Path), help="CA certificates for it, in PEM format."
+    "--ca-file",
+    cls=SecondaryOption,
+    type=click.Path(path_type=Path),
+    help="CA certificates for it, in PEM format.",
 )
 @click.option(
     "--match", "matchers", multiple=True, metavar="MATCHER",
     help="Only series with this label, such as 'cluster=\"prod\"'; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--pool-label", metavar="KEY",
+    "--pool-label", cls=SecondaryOption, metavar="KEY",
     help="Label of nodes whose value is the pool; by default that of the cloud or Karpenter.",
 )  # fmt: skip
 @click.option(
@@ -99,11 +105,13 @@ _COLUMN_HELP: Final = {
 )  # fmt: skip
 @click.option("--until", type=PastTime(), metavar="TIME", help="Only usage up to this time.")
 @click.option(
-    "--hot-cpu", type=click.FloatRange(0, 100), default=DEFAULT_PERCENTS["cpu"],
+    "--hot-cpu", cls=SecondaryOption, type=click.FloatRange(0, 100),
+    default=DEFAULT_PERCENTS["cpu"],
     show_default=True, help="A node is hot above this percentage of cpu in an hour.",
 )  # fmt: skip
 @click.option(
-    "--hot-memory", type=click.FloatRange(0, 100), default=DEFAULT_PERCENTS["memory"],
+    "--hot-memory", cls=SecondaryOption, type=click.FloatRange(0, 100),
+    default=DEFAULT_PERCENTS["memory"],
     show_default=True, help="The same for memory.",
 )  # fmt: skip
 @click.option(

@@ -11,7 +11,7 @@ import yaml
 
 from pipeline.cli.file_arguments import argument_name, read_argument
 from pipeline.cli.finite_range import FiniteRange
-from pipeline.cli.help_sections import Command, Group
+from pipeline.cli.help_sections import Command, Group, SecondaryOption
 from pipeline.cli.options import output_option, settings_options
 from pipeline.cli.safe_output import print_lines, printable
 from pipeline.cli.trace_inputs import INPUT_SETTINGS, TraceInput, optional_trace_input
@@ -105,7 +105,7 @@ def command() -> None:
     "--cert-file", help="Client certificate of the scheduler, if the extender requires one."
 )
 @click.option("--key-file", help="Private key of the client certificate.")
-@settings_options("extender.mode", "extender.port")
+@settings_options("extender.mode", "extender.port", shown=("extender.mode", "extender.port"))
 def config(
     settings: Settings, url: str | None, weight: int, profile: str, scheduler_kubeconfig: str,
     ca_file: str | None, cert_file: str | None, key_file: str | None,
@@ -176,7 +176,7 @@ def _with_comments(tree: Mapping[str, Any]) -> Iterator[str]:
     "--url", help="urlPrefix of the extender's entry.  [default: the entry with springtide in its "
     "urlPrefix, or the only entry]",
 )  # fmt: skip
-@settings_options("extender.mode")
+@settings_options("extender.mode", shown=("extender.mode",))
 def check(settings: Settings, file: Path, as_json: bool, url: str | None) -> None:
     """Check a KubeSchedulerConfiguration for conflicts with the extender.
 
@@ -242,7 +242,8 @@ _MOST_SAMPLES: Final = 16_000_000
     help="Number of nodes.",
 )  # fmt: skip
 @click.option(
-    "--cores", type=click.IntRange(1, 1024), default=_DEFAULT_LOAD.capacity_millicores // 1000,
+    "--cores", cls=SecondaryOption, type=click.IntRange(1, 1024),
+    default=_DEFAULT_LOAD.capacity_millicores // 1000,
     show_default=True, help="Cores per node.",
 )  # fmt: skip
 @click.option(
@@ -261,9 +262,15 @@ _MOST_SAMPLES: Final = 16_000_000
     "--deviation", type=FiniteRange(0, 5), default=_DEFAULT_LOAD.deviation, show_default=True,
     help="Standard deviation of that usage, as a share of its mean.",
 )  # fmt: skip
-@click.option("--dataset", "names", multiple=True, help="With --trace: only this data set.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True,
+    "--dataset",
+    "names",
+    cls=SecondaryOption,
+    multiple=True,
+    help="With --trace: only this data set.",
+)
+@click.option(
+    "--seed", cls=SecondaryOption, type=click.IntRange(0), default=0, show_default=True,
     help="Seed of the random numbers.",
 )  # fmt: skip
 @output_option

@@ -47,7 +47,7 @@ _COLUMN_HELP: Final = {
 @output_option
 @click.option("--no-headers", is_flag=True, help="Omit the line of headers.")
 @extender_options
-@settings_options(*SETTINGS)
+@settings_options(*SETTINGS, shown=("extender.scheduler_config_file",))
 def command(
     settings: Settings, file: Path, as_json: bool, no_headers: bool, extender: ExtenderClient | None
 ) -> None:

@@ -43,7 +43,7 @@ def command() -> None:
     },
 )
 @click.option("--dry-run", is_flag=True, help="Print the changes, and make none.")
-@settings_options(*_TOPIC_KEYS)
+@settings_options(*_TOPIC_KEYS, shown=("kafka.partitions", "kafka.replication_factor"))
 def apply(settings: Settings, dry_run: bool) -> None:
     """Create missing topics, and correct settings that differ.
 
@@ -75,7 +75,7 @@ def apply(settings: Settings, dry_run: bool) -> None:
 
 @command.command(cls=Command, exit_codes={0: "all topics are as declared", 3: "topics differ"})
 @output_option
-@settings_options(*_TOPIC_KEYS)
+@settings_options(*_TOPIC_KEYS, shown=("kafka.partitions", "kafka.replication_factor"))
 def check(settings: Settings, as_json: bool) -> None:
     """Compare the broker's topics with the registry.
 
@@ -107,7 +107,11 @@ _connection_option = click.option(
 @output_formats("commands", help=", commands are those of kafka-topics.sh that create the topics")
 @_connection_option
 @settings_options(
-    "kafka.bootstrap_servers", "kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor"
+    "kafka.bootstrap_servers",
+    "kafka.topic_prefix",
+    "kafka.partitions",
+    "kafka.replication_factor",
+    shown=("kafka.partitions", "kafka.replication_factor"),
 )
 def table(settings: Settings, output: str, command_config: Path | None) -> None:
     """Print all topics as a Markdown table, or as commands for a Kafka that others manage. The
@@ -139,7 +143,12 @@ def table(settings: Settings, output: str, command_config: Path | None) -> None:
     help=", commands are those of kafka-acls.sh and kafka-configs.sh that set rights and quotas",
 )
 @_connection_option
-@settings_options("kafka.bootstrap_servers", "kafka.topic_prefix", "worker.id")
+@settings_options(
+    "kafka.bootstrap_servers",
+    "kafka.topic_prefix",
+    "worker.id",
+    shown=("kafka.bootstrap_servers", "kafka.topic_prefix"),
+)
 def acls(settings: Settings, role: str | None, output: str, command_config: Path | None) -> None:
     """Print the rights in Kafka that each role needs. The broker is not asked.
 
@@ -165,7 +174,13 @@ def acls(settings: Settings, role: str | None, output: str, command_config: Path
 @click.option(
     "--cluster", default="springtide", show_default=True, help="Name of the Kafka object.",
 )  # fmt: skip
-@settings_options("kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor", "worker.id")
+@settings_options(
+    "kafka.topic_prefix",
+    "kafka.partitions",
+    "kafka.replication_factor",
+    "worker.id",
+    shown=("kafka.topic_prefix", "kafka.partitions", "kafka.replication_factor"),
+)
 def strimzi(settings: Settings, cluster: str) -> None:
     """Print topics, and users with their rights, as objects of Strimzi. The broker is not asked.
 

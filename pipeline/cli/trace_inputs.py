@@ -121,8 +121,8 @@ def _with_inputs(
         ),
         click.option(
             "--since", type=PastTime(), metavar="TIME",
-            help="Of an archive or the live log, only windows that ended after this time, such as "
-            "7d (ago) or 2023-11-14T22:00:00Z.",
+            help="Of an archive or the live log, only windows that ended after this time, as 7d "
+            "(ago) or 2023-11-14T22:00:00Z.",
         ),
         click.option(
             "--until", type=PastTime(), metavar="TIME",

@@ -26,6 +26,7 @@ from pipeline.sources.cluster.watcher import watch_cluster
 @settings_options(
     *KAFKA_CLIENT, *KUBERNETES_CLIENT, "kubernetes.descheduler_config_name", "kafka.partitions",
     "watcher.*",
+    shown=("kubernetes.kubeconfig", "kubernetes.context"),
 )  # fmt: skip
 def command(settings: Settings) -> None:
     """Copy Nodes, Pods, workloads and PodDisruptionBudgets of a cluster to topics.

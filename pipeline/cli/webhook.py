@@ -22,7 +22,12 @@ from pipeline.webhook.webhook_service import serve
         2: "invalid usage or settings, such as a port in use or no certificate",
     },
 )
-@settings_options("kubernetes.kubeconfig", "kubernetes.context", "webhook.*")
+@settings_options(
+    "kubernetes.kubeconfig",
+    "kubernetes.context",
+    "webhook.*",
+    shown=("webhook.mode", "webhook.feature_gates"),
+)
 def command(settings: Settings) -> None:
     """Apply ClusterColocationProfiles to new pods: an admission webhook, which needs no Kafka.
 

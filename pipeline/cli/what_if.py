@@ -9,7 +9,7 @@ import click
 
 from pipeline.cli.duration_option import Duration
 from pipeline.cli.file_arguments import argument_name, read_argument
-from pipeline.cli.help_sections import Command
+from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options, silence_logs
 from pipeline.cli.published_results import check_name, check_topic, difference, publish
 from pipeline.cli.published_results import withdraw as withdraw_result
@@ -47,14 +47,23 @@ _HOUR: Final = 3600
     "without Mid, Batch and thresholds.",
 )  # fmt: skip
 @click.option(
-    "--capacity", type=click.Choice(["limits", "requests"]), default="limits", show_default=True,
+    "--capacity", cls=SecondaryOption, type=click.Choice(["limits", "requests"]),
+    default="limits", show_default=True,
     help="What stands for the capacity of a node where the trace has none: the highest sum of "
     "these of its pods.",
 )  # fmt: skip
 @click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
-@click.option("--scenario", "scenarios", multiple=True, help="Only this scenario; may be repeated.")
+@click.option(
+    "--scenario",
+    "scenarios",
+    cls=SecondaryOption,
+    multiple=True,
+    help="Only this scenario; may be repeated.",
+)
 @click.option("--by-node", is_flag=True, help="Show the nodes that differ, too.")
-@click.option("--burn-in", type=Duration(), help="Time before anything counts.")
+@click.option(
+    "--burn-in", cls=SecondaryOption, type=Duration(), help="Time before anything counts."
+)
 @click.option(
     "--publish",
     "name",

@@ -47,7 +47,7 @@ _REFUSED: Final = 4
 )  # fmt: skip
 @output_option
 @extender_options
-@settings_options(*SETTINGS, "kafka.partitions")
+@settings_options(*SETTINGS, "kafka.partitions", shown=("extender.scheduler_config_file",))
 def command(
     settings: Settings,
     names: tuple[str, ...],

@@ -40,7 +40,19 @@ from pipeline.topics.access import ROLES
     },
 )
 @click.option("--supervised", is_flag=True, hidden=True)
-@settings_options(*KAFKA_CLIENT, "kafka.partitions", "worker.*", "model.*")
+@settings_options(
+    *KAFKA_CLIENT,
+    "kafka.partitions",
+    "worker.*",
+    "model.*",
+    shown=(
+        "worker.nodes_file",
+        "worker.pods_file",
+        "worker.policy_file",
+        "model.predictor",
+        "model.safety_margin_percent",
+    ),
+)
 def command(settings: Settings, supervised: bool) -> None:
     """Join samples with nodes and pods, predict and publish peaks.
 

@@ -23,7 +23,7 @@ class ProviderSettings(Section, frozen=True, kw_only=True):
     kind: Annotated[
         Text,
         Meta(
-            description="Sample source, built in or of a package: `springtide provider --help` "
+            description="Sample source, built in or of a package: `springtide provider --help-all` "
             "lists them."
         ),
     ] = "stream"

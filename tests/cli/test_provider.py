@@ -26,7 +26,7 @@ def test_kind_stream_has_nothing_to_import() -> None:
 
 
 def test_help_lists_the_sample_sources() -> None:
-    help = " ".join(run("--help").output.split())
+    help = " ".join(run("--help-all").output.split())
     assert [name for name in SOURCES.points if f"{name} {SOURCES.get(name).text}" not in help] == []
 
 

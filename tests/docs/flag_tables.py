@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from pipeline.cli.help_sections import ConnectionOption
+from pipeline.cli.help_sections import SecondaryOption
 from pipeline.cli.main import COMMANDS, cli
 
 _GLOBAL = ("config", "log_level", "log_format", "debug", "help")
@@ -26,7 +26,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def flag_rows() -> list[tuple[str, ...]]:
-    """A row for each command: its flags, and those for Kafka and TLS."""
+    """A row for each command: its flags of `--help`, and the others."""
     rows: list[tuple[str, ...]] = []
     for words, command in commands():
         flags: dict[bool, list[str]] = {False: [], True: []}
@@ -35,7 +35,7 @@ def flag_rows() -> list[tuple[str, ...]]:
                 continue
             if parameter.name not in _GLOBAL:
                 names = [*parameter.opts, *parameter.secondary_opts]
-                flags[isinstance(parameter, ConnectionOption)].append(f"`{'`/`'.join(names)}`")
-        own, of_connections = (", ".join(flags[kind]) or "-" for kind in (False, True))
-        rows.append((f"`{words}`", own, of_connections))
+                flags[isinstance(parameter, SecondaryOption)].append(f"`{'`/`'.join(names)}`")
+        own, others = (", ".join(flags[kind]) or "-" for kind in (False, True))
+        rows.append((f"`{words}`", own, others))
     return rows

@@ -95,7 +95,7 @@ def pages() -> dict[Path, str]:
     tables = {
         "explanation/models.md": {"predictors": predictors, "options": options, "terms": terms},
         "reference/commands.md": {
-            "flags": _table(("command", "flags", "flags for Kafka and TLS"), flag_rows())
+            "flags": _table(("command", "flags", "more flags, by `--help-all`"), flag_rows())
         },
         "reference/archive.md": {"columns": columns_table()},
         "how-to/add-a-metric.md": {"metrics": metrics_table()},

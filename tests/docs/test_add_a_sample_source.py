@@ -30,7 +30,7 @@ async def main():
 
 
 asyncio.run(main())
-for arguments in (["--help"], ["--kind", "usage-files", "--options", "{folder: /tmp}"]):
+for arguments in (["--help-all"], ["--kind", "usage-files", "--options", "{folder: /tmp}"]):
     print(" ".join(CliRunner().invoke(cli, ["provider", *arguments]).output.split()))
 """
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pipeline.cli.main import cli
 
 def show_help(*command):
-    print(" ".join(CliRunner().invoke(cli, [*command, "--help"]).output.split()))
+    print(" ".join(CliRunner().invoke(cli, [*command, "--help-all"]).output.split()))
 """
 
 

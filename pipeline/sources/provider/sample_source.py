@@ -68,5 +68,5 @@ class SampleSource:
             raise SettingsError(
                 f"provider.options: {error}",
                 key="provider.options",
-                hint="`springtide provider --help` lists the options of each sample source",
+                hint="`springtide provider --help-all` lists the options of each sample source",
             ) from error

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,12 +81,17 @@ ALL = [block for document in DOCUMENTS for block in blocks(document)]
 RUN = [block for block in ALL if block.first not in RUN_ELSEWHERE]
 
 
-def commands_in_text(document: Path) -> list[str]:
-    """Commands in indented lines or between backticks, without their comments."""
-    outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
-    indented = re.findall(r"^ {4,}(springtide .*)$", outside, re.M)
-    inline = [" ".join(code.split()) for code in re.findall(r"`(springtide [^`]+)`", outside)]
-    return [re.sub(r"\s+#.*|\s+until Ctrl-C$", "", line) for line in (*indented, *inline)]
+def indented_commands(document: Path) -> list[str]:
+    """Commands to be typed, in indented lines, without their comments."""
+    outside = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.M | re.S)
+    lines = re.findall(r"^ {4,}(springtide .*)$", outside, re.M)
+    return [re.sub(r"\s+#.*|\s+until Ctrl-C$", "", line) for line in lines]
+
+
+def inline_commands(document: Path) -> list[str]:
+    """Commands between backticks; those that are only named may lack arguments."""
+    outside = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.M | re.S)
+    return [" ".join(code.split()) for code in re.findall(r"`(springtide [^`]+)`", outside)]
 
 
 class Place(NamedTuple):
@@ -181,22 +187,36 @@ def test_block_runs(block: Block, place: Place) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_commands_in_the_text_are_understood(document: Path) -> None:
-    for line in commands_in_text(document):
-        # `apply|check` is several commands, <name> and [--flag] are not to be typed.
-        for word in re.findall(r"\S+\|\S+", line) or [""]:
-            for variant in word.replace("\\", "").split("|"):
-                parse(shlex.split(line.replace(word, variant) if word else line)[1:])
+    for line in indented_commands(document):
+        for arguments in variants(line):
+            parse(arguments)
+    for line in inline_commands(document):
+        for arguments in variants(line):
+            parse(arguments, is_whole=False)
 
 
-def parse(arguments: list[str]) -> None:
-    """Follow the groups and parse the flags of the last command, without running it."""
+def variants(line: str) -> Iterator[list[str]]:
+    """The arguments of a command, up to a redirection: `apply|check` is several commands."""
+    for word in re.findall(r"\S+\|\S+", line) or [""]:
+        for variant in word.replace("\\", "").split("|"):
+            arguments = shlex.split(line.replace(word, variant) if word else line)[1:]
+            yield [*takewhile(lambda each: each not in ("|", ">", "&&"), arguments)]
+
+
+def parse(arguments: list[str], *, is_whole: bool = True) -> None:
+    """Follow the groups and parse the arguments of the last command, without running it. Unless
+    `is_whole`, only its flags: <name> and [--flag] are not to be typed."""
     command: click.Command = cli
     context = click.Context(cli, info_name="springtide")
     while isinstance(command, click.Group) and arguments:
         subcommand = command.get_command(context, arguments[0])
         assert subcommand is not None, f"no command {arguments[0]!r}"
         command, arguments = subcommand, arguments[1:]
-    command.make_parser(context).parse_args(args=arguments)
+    if is_whole:
+        # Required arguments are there, and no others.
+        command.make_context("springtide", arguments)
+    else:
+        command.make_parser(context).parse_args(args=arguments)
 
 
 def test_blocks_run_elsewhere_exist_with_their_runner() -> None:
@@ -238,6 +258,10 @@ def test_a_block_with_a_mistake_is_reported(tmp_path: Path) -> None:
     assert block == Block(document, 3, ("run=x",), "springtide topics aply\n")
     with pytest.raises(AssertionError, match="no command 'aply'"):
         parse(shlex.split(block.text)[1:])
+    with pytest.raises(click.MissingParameter, match="file"):
+        parse(["score", "web-1"])
+    with pytest.raises(click.UsageError, match="unexpected extra argument"):
+        parse(["top", "web-1"])
     with pytest.raises(click.NoSuchOption):
         parse(["top", "--wach"])
-    assert commands_in_text(document) == ["springtide tpo -w"]
+    assert indented_commands(document) == ["springtide tpo -w"]

@@ -28,6 +28,7 @@ from tests.deploy.values_schema import PATH, schema_text
 from tests.processes import ROOT
 
 WEBHOOK = ("webhook.enabled=true", "webhook.tls.caBundle=Q0E=")
+USER_KEYS = ("runAsUser", "runAsGroup", "fsGroup")
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 # Helm is built once, with the control plane.
@@ -54,6 +55,14 @@ def settings_of(objects: list[Any], role: str, tmp_path: Path) -> Settings:
     variables = {env["name"]: env.get("value", role) for env in container["env"]}
     del variables["SPRINGTIDE_CONFIG"]
     return load_settings(file, variables, {})
+
+
+def rendered_from_file(folder: Path, values: dict[str, Any]) -> list[Any]:
+    """The objects of the chart with these values, as a file has them."""
+    file = folder / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    text = run_helm("template", "springtide", str(CHART), "--values", str(file))
+    return [tree for tree in yaml.safe_load_all(text) if tree is not None]
 
 
 def test_helm_finds_no_fault() -> None:
@@ -210,11 +219,20 @@ def test_secrets_are_named_and_not_contained(everything: list[Any]) -> None:
         "settings.actuator.mode=akt",
         "settings.kafka.partitions=many",
         "extender.replicas=0",
+        "settings.notifier.token_file=",
         # Probes would name a port that is not open.
         "settings.worker.metrics_port=0",
         "settings.extender.port=0",
         # The API server takes texts alone.
         "nodeSelector.pool=true",
+        # It would refuse these when a part of the release is there.
+        "runAsUser=4294967296",
+        "worker.replicas=2147483648",
+        "worker.resources.requests.cpu=half",
+        "archive.size=50Gb",
+        "extender.secret=My_Files",
+        # The version would follow the tag.
+        "image.repository=registry.example.com:5000/springtide:1",
         # Without it the extender would listen by plain HTTP, and take every client.
         "extender.tls.clientCertificates=true",
         # It has no certificate.
@@ -316,8 +334,36 @@ def test_a_setting_restarts_only_the_roles_that_read_it(default: list[Any]) -> N
 
 
 def test_large_numbers_stay_whole(tmp_path: Path) -> None:
-    objects = rendered("settings.exporter.buffer_bytes=134217728")
-    assert settings_of(objects, "exporter", tmp_path).exporter.buffer_bytes == 134217728
+    """Helm reads numbers of a file as floats, and those of `--set` as integers."""
+    values = {"runAsUser": 1000680000, "settings": {"exporter": {"buffer_bytes": 134217728}}}
+    from_flags = rendered("runAsUser=1000680000", "settings.exporter.buffer_bytes=134217728")
+    for objects in (rendered_from_file(tmp_path, values), from_flags):
+        assert settings_of(objects, "exporter", tmp_path).exporter.buffer_bytes == 134217728
+        security = pods_of(objects)["worker"]["securityContext"]
+        for key in USER_KEYS:
+            assert security[key] == 1000680000
+
+
+def test_paths_on_nodes_may_have_any_characters(tmp_path: Path) -> None:
+    state_file, socket = "/var/lib/my: {kubelet}, #1/state", '/run/"nri"/socket'
+    actuator = {"cpu_manager_state_file": state_file, "nri_socket": socket}
+    values = {"nodeActuator": {"cpuManagerState": True}, "settings": {"node_actuator": actuator}}
+    pod = pods_of(rendered_from_file(tmp_path, values))["node-actuator"]
+    paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    for found in (paths, mounts):
+        assert (found["cpu-manager"], found["nri"]) == (state_file, '/run/"nri"')
+
+
+def test_a_platform_may_choose_the_user() -> None:
+    """OpenShift refuses a user and a group that are not of the namespace's range."""
+    for role, pod in pods_of(rendered("runAsUser=null")).items():
+        if role not in ("exporter", "node-actuator"):
+            assert pod["securityContext"]["runAsNonRoot"]
+            (container,) = pod["containers"]
+            for security in (pod["securityContext"], container["securityContext"]):
+                assert security.keys().isdisjoint(USER_KEYS)
 
 
 def test_a_scheduler_asks_one_extender(default: list[Any]) -> None:

@@ -130,8 +130,9 @@ def test_only_pods_on_nodes_need_a_privileged_namespace(cluster: ControlPlane) -
             "items": rendered(*EVERYTHING, *values, namespace="restricted"),
         })  # fmt: skip
 
-    beside_nodes = manifests("exporter.enabled=false", "nodeActuator.enabled=false")
-    cluster.kubectl(*dry_run, stdin=beside_nodes)
+    beside_nodes = ("exporter.enabled=false", "nodeActuator.enabled=false")
+    for user in ("runAsUser=1000680000", "runAsUser=null"):
+        cluster.kubectl(*dry_run, stdin=manifests(*beside_nodes, user))
     with pytest.raises(ControlPlaneError, match='would violate PodSecurity "restricted') as raised:
         cluster.kubectl(*dry_run, stdin=manifests())
     assert "exporter" in str(raised.value)

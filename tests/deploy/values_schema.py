@@ -1,4 +1,4 @@
-"""The part of the chart's values.schema.json that comes from the settings.
+"""The parts of the chart's values.schema.json that come from the settings, or that values share.
 
 python -m tests.deploy.values_schema    # `make docs`
 """
@@ -40,8 +40,38 @@ _PORT: Final = {
 """A role itself could also take any free port, or have none."""
 
 
+CHART_DEFINITIONS: Final[dict[str, Any]] = {
+    "ObjectName": {
+        "description": "Name of an object of Kubernetes.",
+        "type": "string",
+        "pattern": "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$",
+    },
+    "Replicas": {
+        "description": "Number of pods.",
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 4096,
+    },
+    "Quantity": {
+        "description": "A quantity of Kubernetes, such as 250m or 1Gi.",
+        "type": ["number", "string"],
+        "minimum": 0,
+        "pattern": r"^([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$",
+    },
+    "Quantities": {
+        "description": "Quantities by resource.",
+        "type": "object",
+        "additionalProperties": {"$ref": "#/$defs/Quantity"},
+    },
+}
+"""What several values outside `settings` share. The API server would refuse other values when Helm
+has created a part of the release."""
+
+
 def _custom_type(kind: type) -> dict[str, Any]:
-    if kind in (Path, Secret):
+    if kind is Path:
+        return {"type": "string", "minLength": 1}
+    if kind is Secret:
         return {"type": "string"}
     raise NotImplementedError(kind)
 
@@ -99,7 +129,8 @@ def _require(schema: dict[str, Any], values: Mapping[str, Any]) -> None:
 def schema_text() -> str:
     """The whole file, with the present schema of the settings."""
     tree = json.loads(PATH.read_text())
-    tree["properties"]["settings"], tree["$defs"] = settings_schema()
+    tree["properties"]["settings"], definitions = settings_schema()
+    tree["$defs"] = CHART_DEFINITIONS | definitions
     _require(tree, yaml.safe_load((CHART / "values.yaml").read_text()))
     tree["properties"]["settings"]["required"] = ["kafka"]
     tree["properties"]["settings"]["properties"]["kafka"]["required"] = ["bootstrap_servers"]

@@ -41,9 +41,12 @@ tolerations: {{ toJson . }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ .root.Values.runAsUser }}
-  runAsGroup: {{ .root.Values.runAsUser }}
-  fsGroup: {{ .root.Values.runAsUser }}
+  {{- /* `int`: Helm writes large numbers of a file of values, such as OpenShift's users, as floats. */}}
+  {{- with .root.Values.runAsUser }}
+  runAsUser: {{ int . }}
+  runAsGroup: {{ int . }}
+  fsGroup: {{ int . }}
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 topologySpreadConstraints:
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}

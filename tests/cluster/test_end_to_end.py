@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from pipeline.agents.bank_settings import model_config
 from pipeline.local.control_plane import ControlPlane
@@ -39,7 +38,7 @@ from tests.cluster.objects import (
     write_policy,
 )
 from tests.cluster.roles import Role, in_step, worker, worker_in_step
-from tests.processes import ROOT, until
+from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -142,7 +141,6 @@ async def test_usage_becomes_capacity_that_pods_are_bound_by(
             assert min(amounts[2] for amounts in expected.values()) > 0, expected
             assert sum(amounts[0] for amounts in expected.values()) > 0
             await assert_mid_pods_are_bound_by_the_offer(plane, expected)
-            await assert_batch_pod_of_the_quick_start_runs(plane)
             await assert_policy_edits_take_effect(plane, settings, exporters, colocation)
             # Without samples the offers end when the policy says so.
             short = {**colocation, "degradeTimeMinutes": 1, "updateTimeThresholdSeconds": 30}
@@ -182,16 +180,6 @@ async def assert_mid_pods_are_bound_by_the_offer(
     reason = "Insufficient kubernetes.io/mid-cpu"
     await until(lambda: reason in str(status("too-many").get("conditions")), 120)
     assert status("too-many")["phase"] == "Pending"
-
-
-async def assert_batch_pod_of_the_quick_start_runs(plane: ControlPlane) -> None:
-    page = (ROOT / "docs/tutorials/batch-quick-start.md").read_text()
-    manifest = yaml.safe_load(page.split("<!-- batch pod -->\n```yaml\n")[1].split("```")[0])
-    plane.kubectl("apply", "-f", str(ROOT / "deploy/chart/webhook/priority-classes.yaml"))
-    apply(plane, manifest)
-    await until(lambda: named(plane, "pods")["crunch"]["status"]["phase"] == "Running", 120)
-    plane.kubectl("delete", "pod", "crunch", "-n", "default", "--force")
-    plane.kubectl("delete", "-f", str(ROOT / "deploy/chart/webhook/priority-classes.yaml"))
 
 
 async def assert_policy_edits_take_effect(

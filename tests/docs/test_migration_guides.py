@@ -4,8 +4,6 @@
 """
 
 import json
-import re
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ import yaml
 from msgspec.structs import replace
 
 from pipeline.kafka.topic_admin import apply_topics
-from pipeline.local.build_programs import ensure_programs
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.port_probe import free_port
 from pipeline.settings import KafkaSettings
@@ -29,7 +26,7 @@ from pipeline.topics.recommendations import ContainerRecommendation
 from pipeline.topics.registry import NODE_STATE, RECOMMENDATIONS
 from tests.broker import flags_of, send
 from tests.cluster.objects import apply, define, deployment, items, pod
-from tests.docs.guides import GUIDES
+from tests.docs.guide_shell import Shell, commands_of
 from tests.processes import ROOT, environment, eventually, springtide
 from tests.table.records import NOW, node_state
 from tests.topics.golden import RECOMMENDATION
@@ -37,38 +34,6 @@ from tests.topics.golden import RECOMMENDATION
 VPA = str(ROOT / "tests/data/operators/vertical_pod_autoscaler.json")
 PROGRAMS_OF_VPA = ("vpa-updater", "vpa-admission-controller", "vpa-recommender")
 TARGETS = {"main": "500m", "mesh": "50m"}
-
-
-def commands_of(guide: str) -> list[str]:
-    """The commands of the numbered steps, in their order."""
-    outside = re.sub(r"^ *```.*?^ *```$", "", (GUIDES / guide).read_text(), flags=re.M | re.S)
-    return re.findall(r"^ {8}(\S.*)$", outside, re.M)
-
-
-class Shell:
-    """A shell in a folder, in which `springtide` and `kubectl` are the real ones."""
-
-    def __init__(self, folder: Path, kafka: KafkaSettings, **more: str) -> None:
-        self._folder = folder
-        programs = folder / "programs"
-        programs.mkdir()
-        command = shlex.join(springtide())
-        (programs / "springtide").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (programs / "springtide").chmod(0o755)
-        self._environment = environment() | more
-        self._environment["PATH"] = f"{programs}:{self._environment['PATH']}"
-        self._environment["SPRINGTIDE_KAFKA_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
-        self._environment["SPRINGTIDE_KAFKA_TOPIC_PREFIX"] = kafka.topic_prefix
-        self._environment["SPRINGTIDE_KAFKA_PARTITIONS"] = str(kafka.partitions)
-
-    def run(self, command: str) -> str:
-        """The output of a command, which must succeed."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command], cwd=self._folder, env=self._environment,
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture
@@ -102,12 +67,9 @@ async def test_the_guide_from_vpa_shows_each_container_and_stops_vpa(
     )  # fmt: skip
     record = replace(RECOMMENDATION, containers=containers)
     await send(kafka, RECOMMENDATIONS, ("shop", encode_json(record)))
-    kubectl = str(ensure_programs()["kubectl"].parent)
-    shell = Shell(tmp_path, kafka, KUBECONFIG=str(autoscaled.kubeconfig()))
-    outputs = {
-        command: shell.run(f"export PATH={kubectl}:$PATH; {command}")
-        for command in commands_of("migrate-from-vpa.md")
-    }
+    shell = Shell(tmp_path, kafka, autoscaled)
+    commands = commands_of("how-to/migrate-from-vpa.md", indent=8)
+    outputs = {command: shell.run(command) for command in commands}
     assert len(outputs) == 8
     (savings,) = (text for command, text in outputs.items() if "jq" in command)
     assert json.loads(savings)["saves"] == {"cpu": "1000m"}
@@ -120,7 +82,7 @@ async def test_the_guide_from_vpa_shows_each_container_and_stops_vpa(
         PROGRAMS_OF_VPA, 0
     )
     # The undoing of step 3.
-    shell.run(f"{kubectl}/kubectl delete -f vpa.yaml")
+    shell.run("kubectl delete -f vpa.yaml")
     assert items(autoscaled, "vpa", "-n", "shop") == []
 
 
@@ -175,7 +137,7 @@ async def test_the_guide_from_trimaran_compares_with_a_fake_load_watcher_and_sco
             "http://springtide-extender.springtide-system.svc:8888": ours,
         }
         outputs = {}
-        for command in commands_of("migrate-from-trimaran.md"):
+        for command in commands_of("how-to/migrate-from-trimaran.md", indent=8):
             runnable = command
             for documented, real in addresses.items():
                 runnable = runnable.replace(documented, real)

@@ -336,7 +336,7 @@ def _as_error(problems: list[_Problem]) -> SettingsError:
         "\n  ".join(lines),
         key=problems[0].key,
         source=problems[0].source,
-        hint="docs/reference/settings.md and `--help` list every setting",
+        hint="docs/reference/settings.md and `--help-all` list every setting",
     )
 
 

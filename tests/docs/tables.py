@@ -49,6 +49,7 @@ from pipeline.webhook.reviews import GATES
 from tests.docs.flag_tables import flag_rows
 from tests.docs.metric_tables import METRIC_ROLES, labels_table, metric_rows, modules_with_metrics
 from tests.docs.record_tables import record_fields
+from tests.docs.resource_tables import RESOURCES, page_of, resource_fields
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -120,6 +121,7 @@ def pages() -> dict[Path, str]:
         },
         "reference/topics.md": {"topics": markdown_table(), "rights": access_table()},
     }
+    tables |= {page_of(kind): {"fields": resource_fields(kind)} for kind in RESOURCES}
     written = {
         DOCS / page: filled((DOCS / page).read_text(), of_page, page)
         for page, of_page in tables.items()

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
+from pipeline.cli.duration_option import SettingSeconds
 from pipeline.cli.help_sections import SecondaryOption
 from pipeline.logs import configure_logging
 from pipeline.settings import Settings, describe_settings, flag_name, load_settings
@@ -209,12 +210,12 @@ def _setting_option(
         return click.option(
             f"{flag}/{negative}", _parameter(setting.key), cls=kind, default=None, help=help
         )
-    # Values stay text: the settings validate them, with the same errors for every source.
+    # Values are text: the settings validate them, with the same errors for every source.
     return click.option(
         flag,
         _parameter(setting.key),
         cls=kind,
-        type=str,
+        type=SettingSeconds() if "_seconds" in setting.key else str,
         metavar=_metavar(setting.key, types[0]),
         help=help,
     )
@@ -223,6 +224,8 @@ def _setting_option(
 def _metavar(key: str, kind: Any) -> str:
     if getattr(kind, "__origin__", None) is Literal:
         return "|".join(get_args(kind))
+    if "_seconds" in key:
+        return "DURATION"
     if key.endswith("_file"):
         return "PATH"
     return {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}.get(kind, "YAML")

@@ -75,7 +75,7 @@ show_help("extender")
     assert value == "0.5"
     assert "extender.slow_request_seconds: '0' is not allowed" in error
     assert row.startswith("| `extender.slow_request_seconds` | `1` |")
-    assert "--slow-request-seconds NUMBER Requests that took longer log a warning." in shown
+    assert "--slow-request-seconds DURATION Requests that took longer log a warning." in shown
 
 
 def test_node_state_field_of_the_guide_is_published_and_in_the_table(tmp_path: Path) -> None:

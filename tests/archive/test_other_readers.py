@@ -5,11 +5,13 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas
 import polars
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from pipeline.archive.archive_files import locked, partial_path
@@ -49,6 +51,7 @@ def test_pandas_reads_the_folder(archive: Path) -> None:
         frame[COLUMNS].sort_values(_BY), ARCHIVE_SCHEMA.empty_table().select(COLUMNS).schema,
         preserve_index=False,
     )  # fmt: skip
+    assert (pa.compute.list_value_length(table["container_ids"]).fill_null(0).to_numpy() > 1).any()
     # pandas has one value for null and NaN.
     assert _without_nan(table).equals(_without_nan(expected(archive)))
 
@@ -88,16 +91,23 @@ def test_an_example_of_the_page_runs(code: str, archive: Path) -> None:
 
 
 def _without_nan(table: pa.Table) -> pa.Table:
+    """The table with null for NaN, also in lists."""
     return pa.table(
         [
-            pa.array(column.to_pylist(), column.type, from_pandas=True)
-            if pa.types.is_floating(column.type)
+            pa.array(_nulls(column.to_pylist()), column.type, from_pandas=True)
+            if pa.types.is_floating(column.type) or pa.types.is_list(column.type)
             else column.combine_chunks()
             for column in table.columns
-            if not pa.types.is_list(column.type)
         ],
-        [field.name for field in table.schema if not pa.types.is_list(field.type)],
+        table.schema.names,
     )
+
+
+def _nulls(values: list[Any]) -> list[Any]:
+    return [
+        _nulls(value) if isinstance(value, list) else None if value != value else value
+        for value in values
+    ]
 
 
 def _texts(table: pa.Table) -> list[str]:

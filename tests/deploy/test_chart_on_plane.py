@@ -72,11 +72,11 @@ def release(cluster: ControlPlane) -> ControlPlane:
     return cluster
 
 
-def install(cluster: ControlPlane, *values: str) -> None:
+def install(cluster: ControlPlane, *values: str, flags: tuple[str, ...] = ()) -> None:
     """Install or upgrade the release, and wait until its pods are ready."""
     run_helm(
         "upgrade", "--install", "springtide", str(CHART), "--namespace", NAMESPACE, "--wait",
-        "--timeout", "5m", *with_values(values), kubeconfig=cluster.kubeconfig(),
+        "--timeout", "5m", *flags, *with_values(values), kubeconfig=cluster.kubeconfig(),
     )  # fmt: skip
 
 
@@ -138,6 +138,27 @@ def test_only_pods_on_nodes_need_a_privileged_namespace(cluster: ControlPlane) -
     assert "exporter" in str(raised.value)
     assert "node-actuator" in str(raised.value)
     cluster.kubectl("delete", "namespace", "restricted", "koordinator-system")
+
+
+def test_workers_keep_their_number_when_helm_stops_setting_it(release: ControlPlane) -> None:
+    """As with KEDA, whose resources this control plane does not have."""
+
+    def replicas() -> int:
+        (workers,) = items(release, "statefulset", "-n", NAMESPACE)
+        number: int = workers["spec"]["replicas"]
+        return number
+
+    (scale,) = (c for c in commands_of("run-on-strimzi.md") if c.startswith("kubectl scale"))
+    before = replicas()
+    run_command(release, scale)
+    chosen = replicas()
+    assert chosen != before
+    install(release, "worker.replicas=null")
+    assert replicas() == chosen
+    with pytest.raises(AssertionError, match=r"conflict with .*spec\.replicas"):
+        install(release, f"worker.replicas={before}")
+    install(release, f"worker.replicas={before}", flags=("--force-conflicts",))
+    assert replicas() == before
 
 
 class Rights(NamedTuple):

@@ -124,15 +124,18 @@ def command(
         (trace, *_compared(trace, files, capacity, burn_in))
         for trace in _chosen(inputs, names, scenarios)
     ]
-    if as_json:
-        click.echo(json.dumps(document(results), indent=1))
-    else:
-        print_lines(text_lines(results, by_node=by_node))
-    if name is not None:
-        against, policy = "" if old_file is None else _file_name(old_file), _file_name(new_file)
-        lines = difference(old, new, against or "no file", policy)
-        publish(settings.kafka, name, policy, against, lines, published(results))
-        click.echo(f"published as {name}: see the page What-if of the console", err=True)
+    try:
+        # Before anything is printed: a reader such as `head` may close standard output.
+        if name is not None:
+            against, policy = "" if old_file is None else _file_name(old_file), _file_name(new_file)
+            lines = difference(old, new, against or "no file", policy)
+            publish(settings.kafka, name, policy, against, lines, published(results))
+            click.echo(f"published as {name}: see the page What-if of the console", err=True)
+    finally:
+        if as_json:
+            click.echo(json.dumps(document(results), indent=1))
+        else:
+            print_lines(text_lines(results, by_node=by_node))
 
 
 def _chosen(inputs: TraceInput, names: Sequence[str], scenarios: Sequence[str]) -> Iterator[Trace]:

@@ -1,6 +1,8 @@
 """What the console shows of plans and accuracy, through a real broker."""
 
 import asyncio
+import os
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ from pipeline.topics.registry import ACCURACY, ACTIONS, EVICTION_PLANS, FLEET, N
 from tests.broker import flags_of, send
 from tests.extender.conftest import running
 from tests.extender.console_samples import action, judged, plan
-from tests.processes import until
+from tests.processes import environment, springtide, until
 from tests.processors.backtest.trace_files import (
     PLACEMENT,
     SERIES,
@@ -106,17 +108,8 @@ async def test_without_its_topic_accuracy_is_an_error(kafka: KafkaSettings) -> N
 POLICY = "model: {half_life_seconds: {cpu: %d}}\n"
 
 
-async def test_a_published_result_is_seen_until_it_is_withdrawn(
-    kafka: KafkaSettings, tmp_path: Path
-) -> None:
-    files = {name: tmp_path / f"{name}.yaml" for name in ("old", "new")}
-    for number, file in enumerate(files.values(), 1):
-        file.write_text(POLICY % (7200 * number))
-
-    async def what_if(*arguments: str | Path) -> Result:
-        command = ["what-if", *map(str, arguments), *flags_of(kafka)]
-        return await asyncio.to_thread(CliRunner().invoke, cli, command)
-
+def replay(folder: Path) -> list[str]:
+    """A command that compares two policies on a trace; all its files are in the folder."""
     metadata = {"step_s": "3600", "t0_unix": "1700000100", "steps": "48"}
     usage = np.random.default_rng(8).integers(100, 500, 48).tolist()
     tables = {
@@ -124,19 +117,47 @@ async def test_a_published_result_is_seen_until_it_is_withdrawn(
         "placement": table_of([stay_row("p", "s", 0, 48)], PLACEMENT, metadata),
     }
     for name, table in tables.items():
-        pyarrow.parquet.write_table(table, tmp_path / f"april.{name}.parquet")
-    replay = (
-        tmp_path, "--policy", files["new"], "--against", files["old"], "--burn-in", "6h",
-        "--horizon-seconds", "21600",
-    )  # fmt: skip
+        pyarrow.parquet.write_table(table, folder / f"april.{name}.parquet")
+    for number, name in enumerate(("old", "new"), 1):
+        (folder / f"{name}.yaml").write_text(POLICY % (7200 * number))
+    return [
+        "what-if", str(folder), "--policy", str(folder / "new.yaml"), "--against",
+        str(folder / "old.yaml"), "--burn-in", "6h", "--horizon-seconds", "21600",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+async def test_a_result_is_published_although_nobody_reads_what_is_printed(
+    kafka: KafkaSettings, tmp_path: Path, output: str
+) -> None:
+    await apply_topics(kafka)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = springtide(*replay(tmp_path), "--publish", "p", "-o", output, *flags_of(kafka))
+    ran = await asyncio.create_subprocess_exec(
+        *command, stdout=writing, stderr=subprocess.PIPE, env=environment()
+    )
+    os.close(writing)
+    _, said = await ran.communicate()
+    assert (ran.returncode, b"published as p: see" in said) == (1, True), said
+    assert [of.name for of in (await read_results(kafka)).document().items] == ["p"]
+
+
+async def test_a_published_result_is_seen_until_it_is_withdrawn(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    async def what_if(*arguments: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, *flags_of(kafka)])
+
+    command = replay(tmp_path)
     # Before a replay that may take long.
-    missing = await what_if(*replay, "--publish", "shorter")
+    missing = await what_if(*command, "--publish", "shorter")
     assert (missing.exit_code, missing.stdout) == (3, "")
     assert "waiting for topic" in missing.stderr
     await apply_topics(kafka)
-    refused = await what_if(*replay, "--publish", "a/b")
+    refused = await what_if(*command, "--publish", "a/b")
     assert (refused.exit_code, "give 1 to 63 letters" in refused.stderr) == (2, True)
-    ran = await what_if(*replay, "--publish", "shorter")
+    ran = await what_if(*command, "--publish", "shorter")
     assert (ran.exit_code, "published as shorter" in ran.stderr) == (0, True), ran.output
     await send(kafka, WHAT_IF, ("bad", b"garbage"))
     document = (await read_results(kafka)).document()
@@ -153,8 +174,8 @@ async def test_a_published_result_is_seen_until_it_is_withdrawn(
     assert [*savings.old_by_node] == sorted(savings.old_by_node)
     assert [of.name for of in document.refused] == ["bad"]
     assert abs(item.published_at_seconds - time.time()) < 600
-    both = await what_if("--withdraw", "shorter", "--policy", files["new"])
+    both = await what_if("what-if", "--withdraw", "shorter", "--policy", "new.yaml")
     assert (both.exit_code, "replays nothing" in both.stderr) == (2, True)
-    gone = await what_if("--withdraw", "shorter")
+    gone = await what_if("what-if", "--withdraw", "shorter")
     assert (gone.exit_code, gone.stderr.strip()) == (0, "withdrawn: shorter")
     assert (await read_results(kafka)).document().items == []

@@ -1,7 +1,11 @@
 """Publish results of `springtide what-if` for the console, and withdraw them."""
 
 import difflib
+import re
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
+from typing import Final
 
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.safe_output import printable
@@ -13,6 +17,12 @@ from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import encode_json
 from pipeline.topics.registry import WHAT_IF
 from pipeline.topics.what_if import NAME, WhatIfRecord, WhatIfTrace, read_what_if
+
+MOST_COMPARED_LINES: Final = 5_000
+"""Of a file, from its first line that differs to the last: difflib takes seconds for these, and its
+time grows with their square."""
+_CONTEXT_LINES: Final = 3
+_HUNK: Final = re.compile(r"^@@ -(\d+)(.*) \+(\d+)(.*) @@")
 
 
 def check_name(name: str, option: str) -> None:
@@ -31,9 +41,32 @@ def check_topic(kafka: KafkaSettings) -> None:
 
 
 def difference(old: bytes, new: bytes, old_name: str, new_name: str) -> tuple[str, ...]:
-    """The lines that differ between two files, as `diff -u` prints them."""
+    """The lines that differ between two files, as `diff -u` prints them. Where these are too many
+    to compare, all from the first to the last differ."""
     before, after = (text.decode(errors="replace").splitlines() for text in (old, new))
-    return tuple(difflib.unified_diff(before, after, old_name, new_name, lineterm=""))
+    start = _equal_lines(before, after)
+    end = _equal_lines(before[start:][::-1], after[start:][::-1])
+    removed, added = (lines[start : len(lines) - end] for lines in (before, after))
+    if len(removed) * len(added) > MOST_COMPARED_LINES**2:
+        return (
+            f"--- {old_name}", f"+++ {new_name}",
+            f"@@ -{start + 1},{len(removed)} +{start + 1},{len(added)} @@",
+            *(f"-{line}" for line in removed), *(f"+{line}" for line in added),
+        )  # fmt: skip
+    start, end = (max(lines - _CONTEXT_LINES, 0) for lines in (start, end))
+    before, after = (lines[start : len(lines) - end] for lines in (before, after))
+    lines = difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=_CONTEXT_LINES)
+    return tuple(_HUNK.sub(lambda hunk: _moved(hunk, start), line) for line in lines)
+
+
+def _equal_lines(left: Sequence[str], right: Sequence[str]) -> int:
+    """The number of equal lines at the begin of both."""
+    return sum(1 for _ in takewhile(bool, map(eq, left, right)))
+
+
+def _moved(hunk: re.Match[str], lines: int) -> str:
+    """The head of a hunk that begins so many lines later."""
+    return f"@@ -{int(hunk[1]) + lines}{hunk[2]} +{int(hunk[3]) + lines}{hunk[4]} @@"
 
 
 def publish(

@@ -6,12 +6,13 @@ of a record that has the header `traceparent`; a record without it is not traced
 without that header a share is traced.
 
 While tracing is off, or a window is not traced, its context is None and nothing else is computed.
-Like metrics, spans belong to the process. While a span is current, JSON logs have its ids.
+Like metrics, spans belong to the process. JSON logs have the ids of the span that is current, or
+that caused what is done (`logged`).
 """
 
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -126,6 +127,11 @@ def note(
         received.pop(key, None)
 
 
+def cause(received: Mapping[str, Received], key: str) -> SpanContext | None:
+    """The context of the newest record of `key`; None if that record is not traced."""
+    return None if (newest := received.get(key)) is None else newest.context
+
+
 def request_context(traceparent: str | None) -> tuple[SpanContext, SpanContext | None] | None:
     """The context of the span of a request, and of its caller's span; None if it is not traced. A
     caller decides by its header; of requests without a valid header a share is traced."""
@@ -143,13 +149,26 @@ def request_context(traceparent: str | None) -> tuple[SpanContext, SpanContext |
 def entered(context: SpanContext) -> Iterator[CurrentSpan]:
     """Make a span the current one within the context."""
     span = CurrentSpan(context, {})
-    ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-    of_span, of_logs = _current.set(span), CONTEXT_FIELDS.set(ids)
+    before = _current.set(span)
     try:
-        yield span
+        with logged(context):
+            yield span
     finally:
-        CONTEXT_FIELDS.reset(of_logs)
-        _current.reset(of_span)
+        _current.reset(before)
+
+
+@contextmanager
+def logged(context: SpanContext | None) -> Iterator[None]:
+    """Add the ids of a span to JSON logs within the context; None for what is not traced."""
+    if context is None:
+        yield
+        return
+    ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    before = CONTEXT_FIELDS.set(ids)
+    try:
+        yield
+    finally:
+        CONTEXT_FIELDS.reset(before)
 
 
 def current() -> CurrentSpan | None:

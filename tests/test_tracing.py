@@ -1,6 +1,7 @@
 """Spans on their way to a collector that works, is slow, lies, or is away."""
 
 import builtins
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from pipeline import span_export, tracing
 from pipeline.errors import MissingExtraError
+from pipeline.logs import JsonFormatter
 from pipeline.settings import TracingSettings
 from pipeline.spans import Span, SpanContext, root_of_trace, trace_of_window
 from tests.metric_values import sum_of
@@ -81,6 +83,22 @@ def test_nothing_is_computed_or_sent_while_tracing_is_off(collector: Collector) 
         assert tracing.context_of(header) is None
         tracing.record(span())
     assert collector.requests == 0
+
+
+def test_log_lines_about_a_traced_record_have_its_ids() -> None:
+    received = {"a": tracing.Received(SpanContext(10, 11), 0.0)}
+    formatter = JsonFormatter()
+
+    def line() -> dict[str, Any]:
+        record = logging.makeLogRecord({"msg": "done"})
+        return dict(json.loads(formatter.format(record)))
+
+    with tracing.logged(tracing.cause(received, "a")):
+        assert (line()["trace_id"], line()["span_id"]) == (f"{10:032x}", f"{11:016x}")
+        with tracing.logged(tracing.cause(received, "b")):
+            assert line()["trace_id"] == f"{10:032x}"
+    with tracing.logged(tracing.cause(received, "b")):
+        assert "trace_id" not in line()
 
 
 def test_the_ratio_decides_which_windows_are_traced(collector: Collector) -> None:

@@ -270,7 +270,7 @@ class OfferWriter(Feature):
 
         before = self._current(name).amounts
         shrinks = any(new < old for new, old in zip(offer.amounts, before, strict=True))
-        write = Write(execute, on_failure)
+        write = Write(execute, on_failure, tracing.cause(self._traces, name))
         self._queue.put(self.name, name, write, is_withdrawal=change.undoes or shrinks)
 
     def _change(self, name: str, offer: Offer) -> _Change | None:
@@ -350,14 +350,16 @@ class OfferWriter(Feature):
                 self._warn(name, "AnnotationProblem", "; ".join(problems))
 
     def _warn(self, name: str, reason: str, text: str) -> None:
-        log.warning("node", node=name, reason=reason, why=text)
+        cause = tracing.cause(self._traces, name)
+        with tracing.logged(cause):
+            log.warning("node", node=name, reason=reason, why=text)
         if self._mode == "observe":
             return
 
         async def execute() -> None:
             await self._events.write({"metadata": {"name": name}}, "Node", reason, text)
 
-        self._queue.put(_EVENT, f"{name} {reason}", Write(execute, lambda _: None))
+        self._queue.put(_EVENT, f"{name} {reason}", Write(execute, lambda _: None, cause))
 
     def _record(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from actuators.rate_limit import RateLimit
+from pipeline import tracing
 from pipeline.clock import Clock
 from pipeline.errors import (
     ApiUnavailableError,
@@ -23,6 +24,7 @@ from pipeline.errors import (
 )
 from pipeline.logs import get_logger
 from pipeline.metrics import counter, gauge
+from pipeline.spans import SpanContext
 from pipeline.tasks import cancel_tasks
 
 log = get_logger(__name__)
@@ -41,10 +43,11 @@ _WRITES_OF_A_SLOT: Final = 20.0
 
 class Write(NamedTuple):
     """`execute` sends at most one request that changes something. `on_failure` learns that it was
-    not executed, or that the outcome is unknown."""
+    not executed, or that the outcome is unknown. `cause` is the span that logs name."""
 
     execute: Callable[[], Awaitable[None]]
     on_failure: Callable[[KubernetesError], None]
+    cause: SpanContext | None = None
 
 
 class _Backoff(NamedTuple):
@@ -141,6 +144,10 @@ class WriteQueue:
                 self._has_work.set()
 
     async def _execute(self, feature: str, key: str, write: Write) -> None:
+        with tracing.logged(write.cause):
+            await self._try(feature, key, write)
+
+    async def _try(self, feature: str, key: str, write: Write) -> None:
         try:
             await write.execute()
         except ApiUnavailableError as error:

@@ -87,8 +87,9 @@ class Evictor:
         return self._trouble
 
     def _note(self, action: ActionRecord) -> None:
-        self._outcomes.note(action)
-        self._jobs.note(action)
+        with tracing.logged(tracing.cause(self._traces, action.plan)):
+            self._outcomes.note(action)
+            self._jobs.note(action)
         if action.outcome != "intended" and (cause := self._traces.get(action.plan)) is not None:
             tracing.record(action_span(action, cause, tracing.now()))
 
@@ -201,7 +202,9 @@ class Evictor:
     async def _work(self) -> None:
         while True:
             while not self._plans.empty():
-                await self._worker.start(self._plans.get_nowait())
+                received = self._plans.get_nowait()
+                with tracing.logged(tracing.cause(self._traces, received.plan.id)):
+                    await self._worker.start(received)
                 await self._worker.step()
             await self._jobs.submit()
             await self._worker.step()

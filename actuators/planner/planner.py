@@ -248,8 +248,11 @@ class Planner:
             declared, key = (EVICTION_PLANS if is_plan else ACTIONS), record.node
         place = partition_of(key, kafka.partitions)
         span = plan_span(record, self._traces) if isinstance(record, EvictionPlanRecord) else None
-        headers = [] if span is None else span.context.headers
-        await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)), headers)
+        context, headers = (span.context, span.context.headers) if span else (None, [])
+        with tracing.logged(context):
+            await self._deliver(declared, place, Keyed(key.encode(), encode_json(record)), headers)
+            if isinstance(record, EvictionPlanRecord):
+                log.info("plan", id=record.id, pods=len(record.pods), why=record.why)
         if span is not None:
             tracing.record(span._replace(ended=tracing.now()))
 

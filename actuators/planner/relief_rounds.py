@@ -267,7 +267,6 @@ class ReliefRounds:
                 return False
             PLANS.labels("published").inc()
             PODS.inc(len(record.pods))
-            log.info("plan", id=record.id, pods=len(record.pods), why=record.why)
         return True
 
     def _planning(

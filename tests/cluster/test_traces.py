@@ -60,6 +60,13 @@ def text_of(span: Span, name: str) -> Any:
     return attributes(span.attributes)[name]
 
 
+def logged(role: Role, event: str) -> set[bytes | None]:
+    """The ids of traces in the lines of this event in the log of a role; None in a line without."""
+    lines = [json.loads(line) for line in role.text().splitlines() if line.startswith("{")]
+    ids = [line.get("trace_id") for line in lines if line["event"] == event]
+    return {None if each is None else bytes.fromhex(each) for each in ids}
+
+
 async def is_known(settings: Settings) -> bool:
     """Whether the worker knows the pods of the hot node, and its policies."""
     views = await latest(settings.kafka, NODE_VIEWS)
@@ -96,7 +103,7 @@ async def test_a_sample_is_traced_to_the_write_of_the_offer_and_to_the_eviction(
         with (
             Role("watcher", settings), worker(settings), Role("planner", settings) as planner,
             Role("evictor", settings) as evictor,
-            Role("actuator", settings, "--mode", "act") as actuator,
+            Role("actuator", settings, "--mode", "act", "--log-level", "debug") as actuator,
         ):  # fmt: skip
             for role in (planner, evictor, actuator):
                 await role.logs("ready")
@@ -138,3 +145,6 @@ async def test_a_sample_is_traced_to_the_write_of_the_offer_and_to_the_eviction(
     roots = {trace["sample"][1].trace_id for trace in traces(collector) if "sample" in trace}
     assert {link.trace_id for link in plan.links} <= roots
     assert len(plan.links) == 1
+    assert offer.trace_id in logged(actuator, "offer")
+    for role, event in ((planner, "plan"), (evictor, "plan"), (evictor, "eviction")):
+        assert plan.trace_id in logged(role, event), role.text()

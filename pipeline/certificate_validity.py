@@ -1,9 +1,9 @@
 """When certificates of this process become invalid, as metrics.
 
 Files are read at each scrape: connections that are open keep their certificate, and the next one
-uses the file. The dates are those of the certificate of the file that expires first, because a
-chain is as valid as its weakest part. CA certificates are not looked at: a file of several may have
-expired ones beside their successors.
+uses the file. A chain is as valid as its weakest part: the dates are those of the certificate of
+the file that is not valid yet, if there is one, else of the first to expire. CA certificates
+are not looked at: a file of several may have expired ones beside their successors.
 
 The two dates are read from DER here, because `ssl` shows them of connections and CA certificates
 only, and exporters are installed without a library of X.509.
@@ -11,6 +11,7 @@ only, and exporters are installed without a library of X.509.
 
 import re
 import ssl
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -59,11 +60,11 @@ class Validity(NamedTuple):
 def show_validity(use: Use, file: str | Path) -> None:
     """Show the validity of the certificate in a PEM file, also after it is renewed. While the file
     cannot be read, the last dates stay."""
-    last = validity_in(Path(file))
+    last = validity_in(Path(file), time.time())
     known = [Validity(float("nan"), float("nan")) if last is None else last]
 
     def date(position: int) -> float:
-        if (newest := validity_in(Path(file))) is not None:
+        if (newest := validity_in(Path(file), time.time())) is not None:
             known[0] = newest
         return known[0][position]
 
@@ -71,15 +72,19 @@ def show_validity(use: Use, file: str | Path) -> None:
     NOT_AFTER.labels(use).set_function(partial(date, 1))
 
 
-def validity_in(file: Path) -> Validity | None:
-    """The validity of the certificate in a PEM file that expires first; None if the file has none
-    or cannot be read."""
+def validity_in(file: Path, now: float) -> Validity | None:
+    """The validity of the certificate in a PEM file that is last to become valid, if it is not
+    valid at `now` (Unix time), else of the first to expire; None if the file has none or cannot be
+    read."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_MOST_BYTES).decode("ascii", "replace")
         found = [_validity(ssl.PEM_cert_to_DER_cert(pem)) for pem in _PEM.findall(text)]
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+    begins = max(found, key=lambda each: each.not_before, default=None)
+    if begins is not None and begins.not_before > now:
+        return begins
     return min(found, key=lambda each: each.not_after, default=None)
 
 

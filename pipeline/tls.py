@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from pipeline.errors import SettingsError
+from pipeline.file_stamps import file_stamps
 from pipeline.logs import get_logger
 
 _log = get_logger(__name__)
-
-_Stamp = tuple[int, int, int] | None
 
 
 class RenewedContext(ssl.SSLContext):
@@ -26,7 +25,7 @@ class RenewedContext(ssl.SSLContext):
     def __init__(self, create: Callable[[], ssl.SSLContext], files: Iterable[str | Path]) -> None:
         self._create = create
         self._files = [Path(file) for file in files]
-        self._in_use = self._refused = self._stamps()
+        self._in_use = self._refused = file_stamps(self._files)
         self._context = create()
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
@@ -36,7 +35,7 @@ class RenewedContext(ssl.SSLContext):
         return self._newest().wrap_socket(*arguments, **options)
 
     def _newest(self) -> ssl.SSLContext:
-        stamps = self._stamps()
+        stamps = file_stamps(self._files)
         if stamps != self._in_use:
             try:
                 self._context = self._create()
@@ -48,9 +47,6 @@ class RenewedContext(ssl.SSLContext):
                 self._in_use = stamps
                 _log.info("certificate reloaded", files=", ".join(map(str, self._files)))
         return self._context
-
-    def _stamps(self) -> list[_Stamp]:
-        return [_stamp(file) for file in self._files]
 
 
 def https_context(key: str, ca_file: Path | None, *, verify: bool = True) -> RenewedContext:
@@ -72,12 +68,3 @@ def https_context(key: str, ca_file: Path | None, *, verify: bool = True) -> Ren
         return context
 
     return RenewedContext(create, [ca_file] if ca_file else [])
-
-
-def _stamp(file: Path) -> _Stamp:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    # A mounted Secret is renewed by another symbolic link: the inode changes, not always the time.
-    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -3,6 +3,7 @@
 import datetime
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from cryptography import x509
@@ -43,7 +44,7 @@ def dates(file: Path) -> Validity:
 def test_the_dates_are_those_that_cryptography_reads(tmp_path: Path, year: int) -> None:
     now = datetime.datetime(year, 6, 1, tzinfo=datetime.UTC).timestamp()
     own = pair(tmp_path, now)
-    assert validity_in(own.public) == dates(own.public)
+    assert validity_in(own.public, now) == dates(own.public)
 
 
 def test_of_a_chain_the_certificate_counts_that_expires_first(tmp_path: Path) -> None:
@@ -52,7 +53,27 @@ def test_of_a_chain_the_certificate_counts_that_expires_first(tmp_path: Path) ->
     young, old = pair(tmp_path / "a").public, pair(tmp_path / "b", NOW - 100 * DAY).public
     chain = tmp_path / "chain.crt"
     chain.write_text("# a comment\n" + young.read_text() + old.read_text())
-    assert validity_in(chain) == dates(old)
+    assert validity_in(chain, NOW) == dates(old)
+
+
+@pytest.mark.parametrize("is_leaf_first", [True, False])
+def test_a_chain_is_not_valid_before_its_last_certificate_is(
+    tmp_path: Path, is_leaf_first: bool
+) -> None:
+    """As after a renewal by a machine whose clock is ahead: its intermediate expires first."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    leaf, other = pair(tmp_path / "a", NOW + 30 * DAY).public, pair(tmp_path / "b", NOW).public
+    chain, files = tmp_path / "chain.crt", [leaf, other]
+    chain.write_text("".join(f.read_text() for f in (files if is_leaf_first else files[::-1])))
+    assert dates(other).not_after < dates(leaf).not_after
+    check = check_certificate("extender.tls_cert_file", chain, NOW)
+    assert (check.status, "is not valid before" in check.found) == ("fail", True)
+    with mock.patch("time.time", return_value=NOW):
+        show_validity("server", chain)
+        assert value_of(NOT_BEFORE.labels("server")) == dates(leaf).not_before
+    with mock.patch("time.time", return_value=NOW + 40 * DAY):
+        assert value_of(NOT_AFTER.labels("server")) == dates(other).not_after
 
 
 @given(data=st.data())
@@ -67,7 +88,7 @@ def test_a_damaged_certificate_has_dates_or_none(
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     damaged = folder / "damaged.crt"
     damaged.write_bytes(text)
-    validity = validity_in(damaged)
+    validity = validity_in(damaged, NOW)
     assert validity is None or validity.not_before < 1e12
 
 
@@ -158,4 +179,4 @@ def test_doctor_names_a_file_without_a_certificate(tmp_path: Path) -> None:
 def test_an_empty_certificate_has_no_dates(tmp_path: Path, body: str) -> None:
     file = tmp_path / "empty.crt"
     file.write_text(f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
-    assert validity_in(file) is None
+    assert validity_in(file, NOW) is None

@@ -35,7 +35,7 @@ def _client_certificate(settings: Settings) -> str | None:
 
 def check_certificate(key: str, file: Path, now: float) -> Check:
     """Check the certificate in the file that a setting names."""
-    name, validity = "tls", validity_in(file)
+    name, validity = "tls", validity_in(file, now)
     if validity is None:
         return Check(name, "fail", f"{key}: no certificate can be read from {file}",
                      "name a readable file in PEM format")  # fmt: skip

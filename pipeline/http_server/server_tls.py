@@ -12,6 +12,7 @@ from typing import Final, NoReturn, Protocol
 from pipeline.certificate_validity import show_validity
 from pipeline.clock import Clock
 from pipeline.errors import SettingsError
+from pipeline.file_stamps import FileStamps, file_stamps
 from pipeline.http_server import limits
 from pipeline.logs import get_logger
 
@@ -40,6 +41,7 @@ class Tls:
     cert_file: str
     key_file: str
     client_ca_file: str | None
+    stamps: FileStamps
 
     @classmethod
     def from_settings(cls, settings: TlsSettings, section: str) -> "Tls | None":
@@ -61,6 +63,9 @@ class Tls:
                 key=f"{section}.{missing}",
                 hint="HTTPS needs a certificate and its key",
             )
+        files = cert_file, key_file, settings.tls_client_ca_file
+        # Before they are read: a file that is replaced meanwhile is read again.
+        stamps = _stamps(*files)
         try:
             context = _with_certificate(cert_file, key_file)
         except _INVALID as error:
@@ -74,22 +79,22 @@ class Tls:
                 f"{section}.tls_client_ca_file", str(settings.tls_client_ca_file), error
             ) from error
         show_validity("server", cert_file)
-        return cls(context, cert_file, key_file, settings.tls_client_ca_file)
+        return cls(context, *files, stamps)
 
     async def watch_files(self, clock: Clock) -> NoReturn:
-        """Reload the files whenever one changes, until cancelled. A file that was being written may
-        keep its time, so invalid files are read again at every check."""
-        in_use = logged = self._modified_at()
+        """Reload the files whenever one changes, until cancelled. Invalid files are read again at
+        every check."""
+        logged = self.stamps
         while True:
             await clock.sleep(limits.CERTIFICATE_CHECK_SECONDS)
-            modified_at = self._modified_at()
-            if modified_at == in_use:
+            stamps = _stamps(self.cert_file, self.key_file, self.client_ca_file)
+            if stamps == self.stamps:
                 continue
             if (error := self.reload()) is None:
-                in_use = modified_at
+                self.stamps = stamps
                 _log.info("certificate reloaded", file=self.cert_file)
-            elif modified_at != logged:
-                logged = modified_at
+            elif stamps != logged:
+                logged = stamps
                 _log.warning("certificate not reloaded; the old one stays", reason=str(error))
 
     def reload(self) -> Exception | None:
@@ -102,10 +107,6 @@ class Tls:
             return error
         self.context = context
         return None
-
-    def _modified_at(self) -> tuple[float | None, ...]:
-        files = (self.cert_file, self.key_file, self.client_ca_file)
-        return tuple(None if name is None else _modified(Path(name)) for name in files)
 
 
 def _with_certificate(cert_file: str, key_file: str) -> ssl.SSLContext:
@@ -122,11 +123,8 @@ def _trust_clients(context: ssl.SSLContext, ca_file: str | None) -> None:
         context.verify_mode = ssl.CERT_OPTIONAL
 
 
-def _modified(file: Path) -> float | None:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return None
+def _stamps(*files: str | None) -> FileStamps:
+    return file_stamps(Path(file) for file in files if file is not None)
 
 
 def _no_password() -> str:

@@ -27,6 +27,7 @@ from pipeline.errors import (
     SettingsError,
     UsageError,
 )
+from pipeline.file_stamps import FileStamps, file_stamps
 from pipeline.input_files import LARGEST_LIST_BYTES, read_file
 from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import require_topics
@@ -176,7 +177,7 @@ async def run_file_source(
     paths = file_paths(nodes_file, pods_file)
     policy = PolicyFile(settings) if settings.worker.policy_file and "Node" in paths else None
     watched = [*paths.values(), *([policy.path] if policy else [])]
-    stamps = _stamps(watched)
+    stamps = file_stamps(watched)
     try:
         files = read_at_start(paths)
     except SettingsError as error:
@@ -260,10 +261,10 @@ def file_paths(nodes_file: Path | None, pods_file: Path | None) -> dict[Kind, Pa
 async def _next_version(
     paths: Mapping[Kind, Path],
     watched: Sequence[Path],
-    seen: "_Stamps",
+    seen: FileStamps,
     clock: Clock,
     before: Sequence[FileObjects],
-) -> tuple["_Stamps", list[FileObjects]]:
+) -> tuple[FileStamps, list[FileObjects]]:
     """Wait until a watched file has changed and all are unchanged for one poll; read `paths`.
 
     An unreadable file is replaced by its objects in `before`. If there are none, wait on.
@@ -271,28 +272,13 @@ async def _next_version(
     last = seen
     while True:
         await clock.sleep(POLL_SECONDS)
-        now = await asyncio.to_thread(_stamps, watched)
+        now = await asyncio.to_thread(file_stamps, watched)
         if now == last and now != seen:
             files = await asyncio.to_thread(_read_all, paths, before)
             if len(files) == len(paths):
                 return now, files
             seen = now
         last = now
-
-
-_Stamps = tuple[tuple[int, int, int] | None, ...]
-
-
-def _stamps(paths: Sequence[Path]) -> _Stamps:
-    return tuple(_stamp(path) for path in paths)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read_all(paths: Mapping[Kind, Path], before: Sequence[FileObjects]) -> list[FileObjects]:

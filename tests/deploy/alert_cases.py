@@ -117,6 +117,9 @@ CASES: Final[Mapping[str, Case]] = {
             **_certificate(lifetime_days=1, left_days=0.5, job="b"),
         },
     ),
+    "SpringtideCertificateNotYetValid": Case(
+        _certificate(lifetime_days=90, left_days=91), _certificate(lifetime_days=90, left_days=89)
+    ),
     "SpringtideExporterStale": Case(
         {
             "springtide_exporter_last_window_end_timestamp_seconds": f"60x{MINUTES}",

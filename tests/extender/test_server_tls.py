@@ -1,7 +1,9 @@
 """HTTPS with real certificates: a scheduler's client, one without a certificate, a renewal."""
 
 import asyncio
+import os
 import ssl
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,45 @@ async def test_a_renewed_ca_of_clients_is_used_without_a_restart(
         trusted.write_bytes(new.certificate.read_bytes())
         await until(lambda: is_known(port, new))
         assert not await is_known(port, old)
+
+
+def linked(link: Path, folder: Path) -> None:
+    """Exchange a symbolic link, as a kubelet does that renews a Secret."""
+    new = link.with_name("..data_tmp")
+    new.symlink_to(folder)
+    new.rename(link)
+
+
+def restored(link: Path, folder: Path) -> None:
+    """Write files in place with the times that they had, as `cp -p` does."""
+    for file in folder.iterdir():
+        known = (link / file.name).stat()
+        (link / file.name).write_bytes(file.read_bytes())
+        os.utime(link / file.name, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+@pytest.mark.parametrize("renew", [linked, restored])
+async def test_a_renewal_that_keeps_the_times_of_files_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renew: Callable[[Path, Path], None]
+) -> None:
+    monkeypatch.setattr("pipeline.http_server.limits.CERTIFICATE_CHECK_SECONDS", 0.05)
+    ca, link = authority(tmp_path / "ca"), tmp_path / "..data"
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        for file, content in zip(("tls.crt", "tls.key"), server(ca), strict=True):
+            (tmp_path / name / file).write_bytes(content.read_bytes())
+            os.utime(tmp_path / name / file, (1e9, 1e9))
+    linked(link, tmp_path / "old")
+    renewed = x509.load_pem_x509_certificate((tmp_path / "new" / "tls.crt").read_bytes())
+    known = ssl.create_default_context(cafile=str(ca.certificate))
+    async with served(Pair(link / "tls.crt", link / "tls.key"), ca) as port:
+        assert await serial(port, known) != renewed.serial_number
+        renew(link, tmp_path / "new")
+
+        async def is_renewed() -> bool:
+            return await serial(port, known) == renewed.serial_number
+
+        await until(is_renewed, 20)
 
 
 async def test_commands_ask_over_https(tmp_path: Path) -> None:

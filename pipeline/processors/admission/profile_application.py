@@ -13,6 +13,11 @@ import msgspec
 
 from pipeline.errors import InvalidPolicyError, InvalidRecordError
 from pipeline.processors.admission.colocation_profile import Profile, ProfileSpec, check_labels
+from pipeline.processors.admission.copied_values import (
+    COPIED_ANNOTATION,
+    copied_values,
+    with_copied_values,
+)
 from pipeline.processors.admission.pod_schema import PodSchema
 from pipeline.processors.admission.tier_resources import extended_resource_spec, translate
 from pipeline.processors.kubernetes.objects import CONFIG_MIRROR, PodObject, convert_object
@@ -82,7 +87,8 @@ def apply_profiles(
     original = convert_object(pod, PodObject, "Pod")
     if CONFIG_MIRROR in original.metadata.annotations:
         return Result(pod, (), {})
-    labels = original.metadata.labels
+    pod = with_copied_values(pod)
+    labels = (pod.get("metadata") or {}).get("labels") or {}
     of_namespace = cluster.namespace_labels.get(request.namespace)
     not_applied: dict[str, str] = {}
     matching: list[Profile] = []
@@ -107,6 +113,9 @@ def apply_profiles(
         if not any(profile.spec.label_suffixes for profile in drawn if profile.name in refused):
             break
         drawn = [profile for profile in drawn if profile.name not in refused]
+    copied = copied_values(changed, result, (profile.spec for profile in applied))
+    if copied is not None and _all_applied(result, drawn, cluster)[0] != result:
+        _mapping(result, "metadata", "annotations")[COPIED_ANNOTATION] = copied
     changed = result
     if translates and applied and not any(profile.keeps_resources for profile in applied):
         _translate(changed)

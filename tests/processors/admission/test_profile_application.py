@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.admission.colocation_profile import Profile
+from pipeline.processors.admission.copied_values import COPIED_ANNOTATION
 from pipeline.processors.admission.json_patch import json_patch
 from pipeline.processors.admission.profile_application import (
     MOST_POD_BYTES,
@@ -146,6 +147,51 @@ def test_second_review_appends_no_suffix(value: str, suffixes: list[tuple[str, b
     assert once.pod["metadata"]["labels"]["app"] in (value, value + ends)
     assert once.pod["metadata"]["labels"]["app"].endswith(ends)
     assert applied(once.pod, *rules) == once
+
+
+KEYS = st.sampled_from(["app", "copy", "team"])
+TEXTS = st.dictionaries(KEYS, st.sampled_from(["a", "a-x", "a-x-y"]), max_size=2)
+MAPPINGS = st.dictionaries(KEYS, KEYS, max_size=3)
+METADATA = st.fixed_dictionaries({
+    "labels": TEXTS, "annotations": TEXTS, "labelKeysMapping": MAPPINGS,
+    "annotationKeysMapping": MAPPINGS, "patch": TEXTS.map(lambda of: {"metadata": {"labels": of}}),
+    "labelSuffixes": st.dictionaries(KEYS, st.sampled_from(["-x", "-y", "x"]), max_size=2),
+    "priorityClassName": st.sampled_from(["", "", "koord-batch", "none"]),
+})  # fmt: skip
+"""Changes of labels and annotations; a profile of the class "none" cannot be applied."""
+
+
+@given(labels=TEXTS, annotations=TEXTS, specs=st.lists(METADATA, min_size=1, max_size=3))
+def test_a_second_review_changes_nothing(
+    labels: dict[str, str], annotations: dict[str, str], specs: list[dict[str, Any]]
+) -> None:
+    rules = [profile(f"p{number}", **spec) for number, spec in enumerate(specs)]
+    given = pod(labels=labels)
+    given["metadata"]["annotations"] = annotations
+    once = applied(given, *rules)
+    again = applied(once.pod, *rules, uid="r2")
+    assert (again.pod, again.applied) == (once.pod, once.applied)
+
+
+def test_a_copied_label_is_the_one_without_the_suffix_however_often_it_is_reviewed() -> None:
+    rule = profile(labelKeysMapping={"app": "copy"}, labelSuffixes={"app": "-x"})
+    once = applied(pod(labels={"app": "a"}), rule)
+    assert once.pod["metadata"]["labels"] == {"app": "a-x", "copy": "a"}
+    assert applied(once.pod, rule).pod == once.pod
+    # What another webhook has set since is copied.
+    once.pod["metadata"]["labels"]["app"] = "b"
+    assert applied(once.pod, rule).pod["metadata"]["labels"] == {"app": "b-x", "copy": "b"}
+    plain = profile(labelKeysMapping={"app": "copy"})
+    annotations = applied(pod(labels={"app": "a"}), plain).pod["metadata"].get("annotations", {})
+    assert COPIED_ANNOTATION not in annotations
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"labels": {"app": 1}}', "x" * 100_000])
+def test_an_annotation_that_somebody_else_wrote_is_no_error(text: str) -> None:
+    given = pod(labels={"app": "a"})
+    given["metadata"]["annotations"] = {COPIED_ANNOTATION: text}
+    result = applied(given, profile(labelSuffixes={"app": "-x"}))
+    assert result.pod["metadata"]["labels"] == {"app": "a-x"}
 
 
 @pytest.mark.parametrize(

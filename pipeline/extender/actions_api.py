@@ -4,12 +4,14 @@ import msgspec
 from aiohttp import web
 
 from pipeline import API_VERSION
+from pipeline.errors import NotReadyError
 from pipeline.extender.query_api import require_caught_up
 from pipeline.extender.routes import NODE, Response, Route
 from pipeline.extender.tagged_documents import TAG, document_response
 from pipeline.processors.console.encoded_document import encode_document
 from pipeline.processors.console.node_actions import NodeAction, NodeActions
 from pipeline.table import FeedState
+from pipeline.topics.registry import ACTIONS
 
 
 class NodeActionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class NodeActionsHandler:
 
     async def actions(self, request: web.Request) -> web.Response:
         require_caught_up(self._state)
+        if lacking := self._state.lacks(ACTIONS):
+            raise NotReadyError(lacking)
         node = request.match_info["node"]
         document = NodeActionList(node=node, items=self._actions.of(node))
         return document_response(request, encode_document(document))

@@ -37,6 +37,7 @@ from pipeline.processors.descheduling.relief_alerts import ReliefAlerts
 from pipeline.settings import ExtenderSettings
 from pipeline.table import FeedState, Table
 from pipeline.table.node_columns import NodeRecords
+from pipeline.topics.registry import ACTIONS, ALERTS, EVICTION_PLANS
 
 ReadJudged = Callable[[float, float], Awaitable[JudgedFleet]]
 """Read the peaks that were judged between two Unix times. Raises `KafkaError` or `OSError`."""
@@ -129,9 +130,14 @@ class ConsoleDocuments:
         log, alerts, state = self._relief.log, self._relief.alerts, self._relief.state
         if not state.caught_up:
             return KnownRelief(problem=f"plans and their outcomes are not read: {state.message}")
-        problem = "" if state.connected else state.message
-        troubles, plans = alerts.open(self._clock.monotonic()), log.plans(now)
-        return KnownRelief(troubles, plans, log.is_complete(now), problem)
+        lacking = [
+            text for topic in (ALERTS, EVICTION_PLANS, ACTIONS) if (text := state.lacks(topic))
+        ]
+        problem = "; ".join(lacking if state.connected else [state.message, *lacking])
+        troubles = None if state.lacks(ALERTS) else alerts.open(self._clock.monotonic())
+        if state.lacks(EVICTION_PLANS):
+            return KnownRelief(troubles, problem=problem)
+        return KnownRelief(troubles, log.plans(now), log.is_complete(now), problem)
 
     def _make_policy(self, now: float, _: object) -> tuple[object, Callable[[], PolicyReport]]:
         names, records = self._table.rows()

@@ -40,7 +40,7 @@ from pipeline.topics.registry import (
 def relief_feed(client: Mapping[str, Any], prefix: str, clock: Clock) -> tuple[Feed, ReliefReading]:
     """A feed of plans, actions and alerts of the planner, whose table stays empty. The evictor and
     the planner report its bad records."""
-    reading = ReliefReading()
+    reading, topics = ReliefReading(), (ALERTS, EVICTION_PLANS, ACTIONS)
     take_alert = take_alerts(reading.alerts, clock)
 
     def take(topic: Topic, record: ConsumerRecord) -> bool:
@@ -53,7 +53,7 @@ def relief_feed(client: Mapping[str, Any], prefix: str, clock: Clock) -> tuple[F
 
     feed = Feed(
         Table(), client=client, prefix=prefix, clock=clock, name="plans and actions",
-        topics=(ALERTS, EVICTION_PLANS, ACTIONS), take_record=take, recent_seconds=KEPT_SECONDS,
+        topics=topics, optional=topics, take_record=take, recent_seconds=KEPT_SECONDS,
     )  # fmt: skip
     reading.state = feed.state
     return feed, reading

@@ -17,10 +17,11 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What reads some topics.
 
     name: Name of the feed, as in the log.
-    connected: Whether the broker answered the last time, and the topics exist.
+    connected: Whether the broker answered the last time, and the topics exist that it needs.
     caught_up: Whether everything was read that was on the topics at the start.
     contact_seconds: When the broker last answered, in seconds since 1970; null if it never did.
     message: What the feed does, or why it is not fed.
+    missing: Topics that do not exist, or that the extender may not read; the others are read.
     """
 
     name: str
@@ -28,6 +29,7 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     caught_up: bool
     contact_seconds: float | None
     message: str
+    missing: tuple[str, ...]
 
 
 class FeedList(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,7 @@ class FeedsHandler:
                     FeedStatus(
                         name=name, connected=state.connected, caught_up=state.caught_up,
                         contact_seconds=state.contact, message=state.message,
+                        missing=state.missing,
                     )
                     for name, state in self._feeds
                 ]

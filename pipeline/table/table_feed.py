@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pipeline.clock import Clock
-from pipeline.errors import BrokerUnavailableError, CheckpointError, KafkaError, RecordError
+from pipeline.errors import (
+    BrokerUnavailableError,
+    CheckpointError,
+    KafkaError,
+    RecordError,
+    TopicDriftError,
+)
 from pipeline.kafka.follow import (
     Backoff,
     ConsumerRecord,
@@ -78,7 +84,7 @@ class FeedState:
     `lag_records` is the number of records behind the ends of the topics, None before they are
     known; `contact` is when the broker last answered; everything that was appended by
     `complete_until` (monotonic) has been read; `missing` are the topics that are read once they
-    exist. `applied`, `older`, `tombstones` and `bad`
+    exist and may be read. `applied`, `older`, `tombstones` and `bad`
     (by reason) count records, `rereads` how often the topics were read again.
     """
 
@@ -95,6 +101,11 @@ class FeedState:
     rereads: int = 0
     bad: Counter[str] = field(default_factory=Counter)
 
+    def lacks(self, topic: Topic) -> str:
+        """Why a topic is not read although others are; empty if it is, or none is."""
+        names = [name for name in self.missing if name.endswith(f".{topic.name}")]
+        return f"{names[0]} is missing, or may not be read" if names else ""
+
 
 class _RereadError(Exception):
     """The topics must be read again, for the reason in the message."""
@@ -103,7 +114,8 @@ class _RereadError(Exception):
 class Feed:
     """Feeds `table` from `topics` below `prefix`; `run` it until cancelled.
 
-    `client` is what `client_options` returns; `name` is for the log. With `recent_seconds` older
+    `client` is what `client_options` returns; `name` is for the log. The others are read while one
+    of the `optional` topics is missing or may not be read. With `recent_seconds` older
     records are not read. `apply_record` applies a record to the table; `take_record` takes whole
     records into something else in its place, and must allow for repeats, in any order.
     """
@@ -117,6 +129,7 @@ class Feed:
         clock: Clock,
         on_bad: DeadLetterSink | None = None,
         topics: Sequence[Topic] = NODE_TOPICS,
+        optional: Collection[Topic] = OPTIONAL_TOPICS,
         snapshot: Path | None = None,
         name: str = "table",
         apply_record: Apply = apply,
@@ -131,7 +144,7 @@ class Feed:
         self.state = FeedState()
         self._client = client
         self._topics = {topic.full_name(prefix): topic for topic in topics}
-        self._optional = {topic.full_name(prefix) for topic in topics if topic in OPTIONAL_TOPICS}
+        self._optional = {topic.full_name(prefix) for topic in topics if topic in optional}
         self._look_at = 0.0
         self._clock = clock
         self._on_bad = on_bad
@@ -276,18 +289,21 @@ class Feed:
                 await self._look_for_missing()
 
     async def _partitions(self) -> list[TopicPartition]:
-        """All partitions of the topics that exist. Raises `TopicDriftError` if one is missing that
-        may not."""
-        existing = existing_partitions(self._client, self._topics, self._optional)
-        return await run_within(limits.START_TIMEOUT_SECONDS, existing)
+        """All partitions of the topics that the broker shows. Raises `TopicDriftError` if one is
+        missing that may not, or all are."""
+        listing = existing_partitions(self._client, self._topics, self._optional)
+        if existing := await run_within(limits.START_TIMEOUT_SECONDS, listing):
+            return existing
+        raise TopicDriftError(f"waiting for topic {' and '.join(sorted(self._topics))}")
 
     def _note_missing(self, missing: Collection[str]) -> None:
         self._look_at = self._clock.monotonic() + limits.MISSING_TOPIC_SECONDS
         if self.state.missing != (names := tuple(sorted(missing))):
             self.state.missing = names
             for name in names:
-                _log.warning("a topic is missing, and is not read", topic=name,
-                             hint="run `springtide topics apply`")  # fmt: skip
+                _log.warning("a topic is missing, or may not be read", topic=name,
+                             hint="run `springtide topics apply`, and grant the rights that "
+                             "`springtide topics acls` prints")  # fmt: skip
 
     async def _look_for_missing(self) -> None:
         """Raise `_RereadError` once a topic exists that was missing."""

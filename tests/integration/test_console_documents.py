@@ -20,13 +20,23 @@ from pipeline.clock import SystemClock
 from pipeline.errors import TopicDriftError
 from pipeline.extender.console_reading import read_judged, read_results, relief_feed
 from pipeline.kafka.client import client_options
-from pipeline.kafka.topic_admin import apply_topics
+from pipeline.kafka.topic_admin import apply_topics, open_admin
 from pipeline.settings import KafkaSettings
 from pipeline.table import Feed, Table
+from pipeline.tasks import cancel_tasks
 from pipeline.times import format_time
 from pipeline.topics.codec import encode_json
 from pipeline.topics.pool_outcomes import PoolOutcomesRecord
-from pipeline.topics.registry import ACCURACY, ACTIONS, EVICTION_PLANS, FLEET, NODE_STATE, WHAT_IF
+from pipeline.topics.registry import (
+    ACCURACY,
+    ACTIONS,
+    ALERTS,
+    EVICTION_PLANS,
+    FLEET,
+    NODE_STATE,
+    WHAT_IF,
+    Topic,
+)
 from tests.broker import flags_of, send
 from tests.extender.conftest import running
 from tests.extender.console_samples import action, judged, plan
@@ -98,6 +108,32 @@ async def test_plans_and_accuracy_are_read_from_their_topics(kafka: KafkaSetting
             return await outcomes() == [["done", "refused", "done"]]
 
         await until(is_followed)
+
+
+@pytest.mark.parametrize("lacking", [ALERTS, EVICTION_PLANS, ACTIONS])
+async def test_one_missing_topic_does_not_stop_the_others(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch, lacking: Topic
+) -> None:
+    monkeypatch.setattr("pipeline.table.limits.MISSING_TOPIC_SECONDS", 1.0)
+    name, client = lacking.full_name(kafka.topic_prefix), client_options(kafka)
+    await apply_topics(kafka)
+    async with open_admin(kafka, "deleting a topic") as admin:
+        await admin.delete_topics([name])
+    if lacking is not ACTIONS:
+        await send(kafka, ACTIONS, ("node-00099", encode_json(action("done"))))
+    if lacking is not EVICTION_PLANS:
+        await send(kafka, EVICTION_PLANS, ("node-00099", encode_json(plan())))
+    plans, reading = relief_feed(client, kafka.topic_prefix, SystemClock())
+    feeding = asyncio.create_task(plans.run())
+    try:
+        await until(lambda: plans.state.caught_up, 60)
+        assert (plans.state.connected, plans.state.missing) == (True, (name,))
+        assert len(reading.actions.of("node-00099")) == (lacking is not ACTIONS)
+        assert len(reading.log.plans(time.time())) == (lacking is not EVICTION_PLANS)
+        await apply_topics(kafka)
+        await until(lambda: plans.state.missing == () and plans.state.connected, 60)
+    finally:
+        await cancel_tasks(feeding)
 
 
 async def test_without_its_topic_accuracy_is_an_error(kafka: KafkaSettings) -> None:

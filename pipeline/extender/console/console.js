@@ -56,7 +56,10 @@ function say(text, place = problem) {
 // What a reader must know while Kafka does not feed the extender: the figures get older.
 function outageText(feeds) {
   const away = (feeds?.items ?? []).filter(({ connected }) => !connected);
-  if (!away.length) return "";
+  if (!away.length) {
+    const missing = [...new Set((feeds?.items ?? []).flatMap((feed) => feed.missing))];
+    return missing.length ? `Missing, or without a right to read: ${missing.map(visible).join(", ")}.` : "";
+  }
   if (away.length < feeds.items.length) {
     return `Not up to date: ${away.map(({ name, message }) => `${name} (${visible(message)})`).join("; ")}.`;
   }

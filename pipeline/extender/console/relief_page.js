@@ -61,9 +61,9 @@ export class ReliefPage extends DocumentPage {
         RULES[of.rule] ?? of.rule, of.severity, age(now() - of.since_seconds), text(of.why)]));
   }
 
-  plans({ plans, has_all_plans: hasAll, problem }) {
+  plans({ plans, troubles, has_all_plans: hasAll, problem }) {
     if (plans === null) return [note(`Not known: ${problem}`)];
-    const parts = problem ? [note(`Not up to date: ${problem}`)] : [];
+    const parts = problem && troubles ? [note(`Not up to date: ${problem}`)] : [];
     if (!plans.length) return [...parts, note("No plan was made.")];
     if (this.state.pool) parts.push(note("Of all pools: a plan names no pool."));
     if (plans.length > PLANS) parts.push(note(`The newest ${PLANS} of ${hasAll ? "" : "at least "}${plans.length} plans.`));

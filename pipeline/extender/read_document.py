@@ -21,14 +21,16 @@ Raises `KafkaError` or `OSError`."""
 
 class ReadDocument:
     """A document that is read at most once in `seconds`. `what` names in errors what is read;
-    without `read` it is never."""
+    without `read` it is never. After a reading that failed the last document stays, and its field
+    `problem` says why it is old."""
 
     def __init__(self, clock: Clock, what: str, seconds: float, read: Read | None) -> None:
         self._clock = clock
         self._what = what
         self._seconds = seconds
         self._read = read
-        self._reading: asyncio.Task[EncodedDocument] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._made: msgspec.Struct | None = None
         self._document = NO_DOCUMENT
         self._next_at = -float("inf")
         self._failure = ""
@@ -38,8 +40,8 @@ class ReadDocument:
         if self._read is None:
             raise NotReadyError(f"this extender does not read {self._what}")
         if self._reading is None and self._clock.monotonic() >= self._next_at:
-            self._reading = asyncio.create_task(_made(self._read), name=self._what)
-            self._reading.add_done_callback(self._take)
+            self._reading = asyncio.create_task(self._update(self._read), name=self._what)
+            self._reading.add_done_callback(self._end)
         if self._document is NO_DOCUMENT and self._reading is not None:
             await asyncio.wait({self._reading}, timeout=limits.READ_WAIT_SECONDS)
         if self._document is NO_DOCUMENT:
@@ -47,25 +49,26 @@ class ReadDocument:
             raise NotReadyError(why, hint="ask again in some seconds")
         return self._document
 
-    def _take(self, reading: "asyncio.Task[EncodedDocument]") -> None:
-        """Keep the document of a reading that has ended, or why it has none."""
-        self._reading = None
-        if reading.cancelled():
-            return
-        error, pause = reading.exception(), self._seconds
-        if error is None:
-            self._document, self._failure = reading.result(), ""
-        else:
+    async def _update(self, read: Read) -> None:
+        """Read a new document, or note in the last one why there is none."""
+        failure, pause, error = "", self._seconds, None
+        try:
+            self._made = await asyncio.to_thread(await read())
+        except Exception as caught:
+            error = caught
             text = error.message if isinstance(error, KafkaError) else str(error)
-            self._failure = f"{self._what} cannot be read: {text or type(error).__name__}"
+            failure = f"{self._what} cannot be read: {text or type(error).__name__}"
             # What takes too long would do so again, one after the other.
             if not isinstance(error, TimeoutError):
                 pause = limits.READ_RETRY_SECONDS
-        self._next_at = self._clock.monotonic() + pause
+        self._failure, self._next_at = failure, self._clock.monotonic() + pause
+        if self._made is not None:
+            made = msgspec.structs.replace(self._made, problem=failure)
+            self._document = await asyncio.to_thread(encode_document, made)
         if error is not None and not isinstance(error, KafkaError | OSError):
             raise error
 
-
-async def _made(read: Read) -> EncodedDocument:
-    make = await read()
-    return await asyncio.to_thread(lambda: encode_document(make()))
+    def _end(self, reading: "asyncio.Task[None]") -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.result()

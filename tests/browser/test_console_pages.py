@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from pipeline.clock import SystemClock
+from pipeline.errors import BrokerUnavailableError
 from pipeline.extender.console_reading import relief_feed
 from pipeline.kafka.client import client_options
 from pipeline.kafka.topic_admin import apply_topics
@@ -219,6 +220,34 @@ async def test_hostile_texts_are_text_and_what_is_not_read_is_unknown(
         shown = text.replace("\u202e", "\\u202e")
         await page.becomes(f"document.getElementById('outage').textContent === {shown!r}")
         assert await page.evaluate("window.ran") is None
+
+
+async def test_a_page_says_that_it_is_old_until_it_can_be_read_again(
+    chromium: ChromiumFiles,
+) -> None:
+    of, _, _ = simulated(60)
+    documents = of._console_documents
+
+    async def fail() -> Callable[[], WhatIf]:
+        raise BrokerUnavailableError("no broker answers")
+
+    async with opened(chromium, of, proxy=Proxy()) as (page, _):
+        for name, document in (("Accuracy", documents._accuracy), ("What-if", documents._what_if)):
+            await go_to(page, name, PAGES[name])
+            read = document._read
+            document._read, document._next_at = fail, 0.0
+            await page.evaluate(ASK_NOW)
+            await page.becomes(f"{TEXT}.includes('cannot be read: no broker answers')")
+            assert PAGES[name] in await page.evaluate(TEXT)
+            document._read, document._next_at = read, 0.0
+            await page.evaluate(ASK_NOW)
+            await page.becomes(f"!{TEXT}.includes('Not up to date')")
+        # Beside what is read a topic is missing.
+        missing = FeedState(connected=True, missing=("springtide.alerts",))
+        of._feeds._feeds = [("table", FeedState(connected=True)), ("plans and actions", missing)]
+        await page.evaluate(ASK_NOW)
+        text = "Missing, or without a right to read: springtide.alerts."
+        await page.becomes(f"document.getElementById('outage').textContent === {text!r}")
 
 
 async def test_an_update_keeps_the_focus_and_the_selection(chromium: ChromiumFiles) -> None:

@@ -156,6 +156,42 @@ async def test_a_failed_reading_says_why_and_is_repeated(
     await until(is_read)
 
 
+async def test_after_a_failed_reading_the_last_document_says_that_it_is_old(start: Start) -> None:
+    clock, judge = ManualClock(NOW), Judge()
+    judge.released.set()
+    client = await start(read_judged=judge.read, clock=clock)
+    fresh = await answered(client, "/v1/accuracy")
+    assert (fresh["problem"], fresh["read_at_seconds"]) == ("", round(NOW))
+    judge.error = BrokerUnavailableError("no broker answers")
+
+    async def says(problem: str, read_at: float) -> bool:
+        document = await answered(client, "/v1/accuracy")
+        return (document["problem"], document["read_at_seconds"]) == (problem, round(read_at))
+
+    await clock.advance(limits.ACCURACY_SECONDS)
+    await until(lambda: says("judged peaks cannot be read: no broker answers", NOW))
+    judge.error = None
+    await clock.advance(limits.READ_RETRY_SECONDS)
+    await until(lambda: says("", NOW + limits.ACCURACY_SECONDS + limits.READ_RETRY_SECONDS))
+
+
+async def test_topics_that_are_missing_are_named_and_the_others_shown(start: Start) -> None:
+    async def known(*missing: str) -> tuple[bool, bool, str]:
+        reading = relief()
+        reading.state.missing = tuple(f"springtide.{name}" for name in missing)
+        client = await start(relief=reading)
+        document = await answered(client, "/v1/relief")
+        status = (await client.get("/v1/nodes/node-00099/actions")).status
+        assert status == (503 if "actions" in missing else 200)
+        return document["troubles"] is not None, document["plans"] is not None, document["problem"]
+
+    assert await known() == (True, True, "")
+    text = "springtide.{} is missing, or may not be read".format
+    assert await known("alerts") == (False, True, text("alerts"))
+    assert await known("eviction-plans") == (True, False, text("eviction-plans"))
+    assert await known("actions") == (True, True, text("actions"))
+
+
 @pytest.mark.parametrize(
     ("error", "pause"),
     [

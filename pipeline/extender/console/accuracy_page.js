@@ -1,6 +1,6 @@
 // Predicted peaks of Prod held against what happened, by pool and predictor.
 
-import { DocumentPage, count, note } from "./document_page.js";
+import { DocumentPage, count, note, oldness } from "./document_page.js";
 import { poolName } from "./fleet.js";
 import { age, element, table, UNKNOWN } from "./page_parts.js";
 import { now } from "./queries.js";
@@ -17,6 +17,7 @@ export class AccuracyPage extends DocumentPage {
     const pools = [...new Set(rows.map((row) => accuracy.pool[row]))];
     const span = age(accuracy.read_at_seconds - accuracy.since_seconds);
     return [
+      ...oldness(accuracy),
       note(`Peaks of Prod that were judged in the ${span} until ${age(now() - accuracy.read_at_seconds)} ago. `
         + "A peak is judged when its horizon is over."),
       ...(pools.length ? pools.flatMap((pool) => [

@@ -69,6 +69,11 @@ export function note(...children) {
   return element("p", { className: "note" }, ...children);
 }
 
+// Why a document is old, if it says so.
+export function oldness({ problem }) {
+  return problem ? [note(`Not up to date: ${problem}`)] : [];
+}
+
 export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }

@@ -1,6 +1,6 @@
 // Published results of `springtide what-if`: what another policy would have done.
 
-import { note } from "./document_page.js";
+import { note, oldness } from "./document_page.js";
 import { age, cores, element, gibibytes, renew, table, UNKNOWN } from "./page_parts.js";
 import { now } from "./queries.js";
 import uPlot from "./uplot.js";
@@ -58,7 +58,7 @@ export class WhatIfPage {
 
   // Ages grow, also while nothing else changes.
   tick() {
-    if (this.document) renew(this.body, ...this.summary());
+    if (this.document) renew(this.body, ...oldness(this.document), ...this.summary());
   }
 
   resize() {

@@ -37,6 +37,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     savings: Share of the requests of Prod that the predictor gave away.
     possible_savings: The share that could have been given away without a violation.
     judged_until_seconds: When the newest judged peak ended, in seconds since 1970.
+    problem: Why the records could not be read again since; empty if the last reading succeeded.
     """
 
     apiVersion: str = API_VERSION
@@ -57,6 +58,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     savings: list[float | None]
     possible_savings: list[float | None]
     judged_until_seconds: list[int | None]
+    problem: str = ""
 
 
 class JudgedFleet(NamedTuple):

@@ -48,6 +48,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     items: The results.
     more: The number of older results that are not listed.
     refused: Records that are no results.
+    problem: Why results could not be read again since; empty if the last reading succeeded.
     """
 
     apiVersion: str = API_VERSION
@@ -55,6 +56,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     items: list[WhatIfResult]
     more: int
     refused: list[RefusedResult]
+    problem: str = ""
 
 
 class _Published(NamedTuple):

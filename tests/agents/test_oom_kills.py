@@ -79,14 +79,22 @@ async def test_a_record_that_repeats_a_kill_changes_nothing_and_a_later_kill_rep
     assert await join.minutes(13, 15) == [[kill]] * 2
 
 
-async def test_the_last_kill_of_several_containers_counts() -> None:
+async def test_the_last_kill_of_each_container_counts() -> None:
     join = Join()
     times = {name: format_time(KILLED_MS / 1000 - age) for name, age in (("a", 9), ("b", 0))}
     times |= {"c": "yesterday", "d": "0001-01-01T00:00:00Z", "e": "2099-01-01T00:00:00Z"}
     own = Container(name="b", requests=Resources(memory_bytes=int(100 * MIB)))
     join.killed("web", oom_killed_at=times, containers=(Container(name="a"), own))
-    kill = replace(KILL, container="b", container_request_bytes=100 * MIB)
-    assert await join.minutes(1, 2) == [[kill]]
+    first = replace(KILL, killed_ms=KILLED_MS - 9000, container="a")
+    last = replace(KILL, container="b", container_request_bytes=100 * MIB)
+    assert await join.minutes(1, 2) == [[first, last]]
+    # Between two windows another container is killed, and one of the two again.
+    later = {"a": KILLED_MS + 61_000, "c": KILLED_MS + 62_000}
+    for count in (1, 2):
+        some = dict([*later.items()][:count])
+        join.killed("web", oom_killed_at={key: format_time(ms / 1000) for key, ms in some.items()})
+    again = [replace(KILL, killed_ms=ms, container=name) for name, ms in later.items()]
+    assert await join.minutes(2, 3) == [[last, *again]]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +128,7 @@ async def test_kills_that_are_too_many_for_a_window_wait_for_later_ones() -> Non
 
 
 async def test_a_limited_number_of_kills_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_oom_kills, "MOST_PODS", 3)
+    monkeypatch.setattr(joined_oom_kills, "MOST_KILLS", 3)
     join = Join()
     for number in range(5):
         join.killed(f"pod-{number}")

@@ -1,4 +1,4 @@
-"""OOM kills of pods, for the windows of their nodes.
+"""OOM kills of containers, for the windows of their nodes.
 
 Which kills are known when a sample is joined is chance, as with pods. The windows keep what was
 known, so that models are a function of windows alone. A kill is in all windows of some minutes,
@@ -20,8 +20,8 @@ LATEST_MS: Final = 86_400_000
 counts kills only within the present 24 hours of a container."""
 FUTURE_MS: Final = 600_000
 """How far a kill may be ahead of the broker's clock."""
-MOST_PODS: Final = 4096
-"""Pods of a node whose kills wait for a window, as many as a window can list."""
+MOST_KILLS: Final = 4096
+"""Kills on a node that wait for a window, as many as it can list pods."""
 
 
 class _KnownKill(NamedTuple):
@@ -29,16 +29,16 @@ class _KnownKill(NamedTuple):
 
     killed_ms: int
     request_bytes: float
-    container: str
     container_request_bytes: float
     first_ms: int | None = None
 
 
 class JoinedOomKills:
-    """The last OOM kill of each pod of one partition, until no window repeats it."""
+    """The last OOM kill of each container of one partition, until no window repeats it."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[str, _KnownKill]] = {}
+        # By node, then by pod and name of the container.
+        self._nodes: dict[str, dict[tuple[str, str], _KnownKill]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._nodes.values()))
@@ -52,7 +52,7 @@ class JoinedOomKills:
         container_requests: Mapping[str, int | None],
         appended_ms: int,
     ) -> None:
-        """Note the last of the kills of a pod's containers, in a record appended at `appended_ms`.
+        """Note the last kill of each container of a pod, in a record appended at `appended_ms`.
 
         `killed_at` and `container_requests`, in bytes, are by container. A kill that is known
         already or older, or in the future, changes nothing.
@@ -61,21 +61,18 @@ class JoinedOomKills:
         seconds = ((time_or_none(text), name) for name, text in killed_at.items())
         times = ((round(1000 * each), name) for each, name in seconds if each is not None)
         # A container that was killed while the node's clock was wrong must not hide another one.
-        last = max((each for each in times if 0 <= each[0] <= latest_ms), default=None)
-        if last is None:
-            return
-        killed_ms, container = last
+        for killed_ms, name in sorted(each for each in times if 0 <= each[0] <= latest_ms):
+            requests = _plausible(request_bytes), _plausible(container_requests.get(name))
+            container = name if len(name) <= LONGEST_CONTAINER_NAME else ""
+            self._note(node, (cgroup_uid, container), _KnownKill(killed_ms, *requests))
+
+    def _note(self, node: str, key: tuple[str, str], kill: _KnownKill) -> None:
         kills = self._nodes.setdefault(node, {})
-        known = kills.get(cgroup_uid)
-        if known is None or known.killed_ms < killed_ms:
-            kills.pop(cgroup_uid, None)
-            kills[cgroup_uid] = _KnownKill(
-                killed_ms,
-                _plausible(request_bytes),
-                container if len(container) <= LONGEST_CONTAINER_NAME else "",
-                _plausible(container_requests.get(container)),
-            )
-            if len(kills) > MOST_PODS:
+        known = kills.get(key)
+        if known is None or known.killed_ms < kill.killed_ms:
+            kills.pop(key, None)
+            kills[key] = kill
+            if len(kills) > MOST_KILLS:
                 del kills[next(iter(kills))]
 
     def forget_node(self, node: str) -> None:
@@ -91,28 +88,28 @@ class JoinedOomKills:
         if known is None:
             return ()
         waiting = {
-            uid: kill
-            for uid, kill in known.items()
+            key: kill
+            for key, kill in known.items()
             if kill.killed_ms >= end_ms - LATEST_MS
             and (kill.first_ms is None or end_ms <= kill.first_ms + REPEATED_MS)
         }
-        ready = [uid for uid, kill in waiting.items() if kill.killed_ms <= end_ms]
-        for uid in ready[:MOST_OOM_KILLS]:
-            if waiting[uid].first_ms is None:
-                waiting[uid] = waiting[uid]._replace(first_ms=end_ms)
+        ready = [key for key, kill in waiting.items() if kill.killed_ms <= end_ms]
+        for key in ready[:MOST_OOM_KILLS]:
+            if waiting[key].first_ms is None:
+                waiting[key] = waiting[key]._replace(first_ms=end_ms)
         if waiting:
             self._nodes[node] = waiting
         else:
             del self._nodes[node]
         return tuple(
             OomKill(
-                pod=uid,
-                killed_ms=known[uid].killed_ms,
-                request_bytes=known[uid].request_bytes,
-                container=known[uid].container,
-                container_request_bytes=known[uid].container_request_bytes,
+                pod=pod,
+                killed_ms=known[pod, container].killed_ms,
+                request_bytes=known[pod, container].request_bytes,
+                container=container,
+                container_request_bytes=known[pod, container].container_request_bytes,
             )
-            for uid in ready[:MOST_OOM_KILLS]
+            for pod, container in ready[:MOST_OOM_KILLS]
         )
 
 

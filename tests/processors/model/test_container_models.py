@@ -180,6 +180,22 @@ def test_a_kill_raises_the_container_that_was_killed() -> None:
     assert mesh.memory == before[1].memory
 
 
+def test_kills_of_two_containers_of_a_pod_raise_both() -> None:
+    usage = {("p", "main"): (1.0, 300 * MIB), ("p", "mesh"): (0.1, 300 * MIB)}
+    windows = [with_containers(end, usage) for end in range(3)]
+    before = recommended(bank_of(windows))[WEB]
+    for window in windows[1:]:
+        window.oom_kills = [
+            OomKill(pod="p", killed_ms=windows[1].end_ms - age, container=name)
+            for age, name in ((1000, "mesh"), (0, "main"))
+        ]
+    after = recommended(bank_of(windows))[WEB]
+    for old, new in zip(before.containers, after.containers, strict=True):
+        assert new.memory.target > old.memory.target + 90 * MIB
+    assert after.oom_kills is not None
+    assert after.oom_kills.kills == 2
+
+
 def test_models_survive_a_checkpoint_to_the_bit() -> None:
     windows = [
         with_containers(end, {(uid, "main"): (1.0 + end % 3, GIB), (uid, "mesh"): (0.1, GIB)})

@@ -180,6 +180,14 @@ class KafkaError(SpringtideError):
     """Kafka fails, other than by the content of a record."""
 
 
+class TopicDeniedError(KafkaError):
+    """The broker denies access to a topic: `topic` is its full name, empty if it is not known."""
+
+    def __init__(self, message: str, topic: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.topic = topic
+
+
 class BrokerUnavailableError(KafkaError):
     """No broker answers at the bootstrap servers."""
 

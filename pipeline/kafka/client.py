@@ -19,7 +19,12 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError as ClientError
 
 from pipeline.certificate_validity import show_validity
-from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.errors import (
+    BrokerUnavailableError,
+    KafkaError,
+    SettingsError,
+    TopicDeniedError,
+)
 from pipeline.kafka.connection_problems import connection_problem, note_connections
 from pipeline.settings import KafkaSettings
 from pipeline.tls import RenewedContext
@@ -166,10 +171,12 @@ def translated_errors(kafka: KafkaSettings | Mapping[str, Any], doing: str) -> I
         yield
     except _FORBIDDEN as error:
         user = client.get("sasl_plain_username")
-        raise KafkaError(
-            f"{where} denied access{f' to the user {user!r}' if user else ''} ({_text(error)})",
-            hint="grant the rights that `springtide topics acls` prints for this role",
-        ) from error
+        text = f"{where} denied access{f' to the user {user!r}' if user else ''} ({_text(error)})"
+        hint = "grant the rights that `springtide topics acls` prints for this role"
+        if isinstance(error, errors.TopicAuthorizationFailedError):
+            topic = next((name for name in error.args if isinstance(name, str)), "")
+            raise TopicDeniedError(text, topic, hint=hint) from error
+        raise KafkaError(text, hint=hint) from error
     except (*_UNREACHABLE, *_DENIED) as error:
         if (problem := connection_problem(client, error)) is not None:
             kind = KafkaError if problem.is_refused else BrokerUnavailableError

@@ -23,6 +23,7 @@ from pipeline.errors import (
     CheckpointError,
     KafkaError,
     RecordError,
+    TopicDeniedError,
     TopicDriftError,
 )
 from pipeline.kafka.follow import (
@@ -145,6 +146,7 @@ class Feed:
         self._client = client
         self._topics = {topic.full_name(prefix): topic for topic in topics}
         self._optional = {topic.full_name(prefix) for topic in topics if topic in optional}
+        self._denied: set[str] = set()
         self._look_at = 0.0
         self._clock = clock
         self._on_bad = on_bad
@@ -185,7 +187,8 @@ class Feed:
             except (KafkaError, OSError) as error:
                 if self.state.connected:
                     backoff.reset()
-                self._note_failure(error)
+                if not self._leave_out(error):
+                    self._note_failure(error)
             await self._clock.sleep(backoff.pause())
 
     async def _restore(self, path: Path) -> None:
@@ -252,6 +255,16 @@ class Feed:
         with self._writing:
             return save(path, copy)
 
+    def _leave_out(self, error: KafkaError | OSError) -> bool:
+        """Read the other topics from now on if an optional one may not be read."""
+        topic = error.topic if isinstance(error, TopicDeniedError) else ""
+        others = self._topics.keys() - {topic, *self.state.missing}
+        if topic not in self._optional or topic in self._denied or not others:
+            return False
+        self._denied.add(topic)
+        self._positions, self._topic_ids = {}, {}
+        return True
+
     def _note_failure(self, error: KafkaError | OSError) -> None:
         """Keep the table, and let `state` and one log line say why it is not fed."""
         if not isinstance(error, KafkaError):
@@ -292,8 +305,9 @@ class Feed:
         """All partitions of the topics that the broker shows. Raises `TopicDriftError` if one is
         missing that may not, or all are."""
         listing = existing_partitions(self._client, self._topics, self._optional)
-        if existing := await run_within(limits.START_TIMEOUT_SECONDS, listing):
-            return existing
+        existing = await run_within(limits.START_TIMEOUT_SECONDS, listing)
+        if readable := [tp for tp in existing if tp.topic not in self._denied]:
+            return readable
         raise TopicDriftError(f"waiting for topic {' and '.join(sorted(self._topics))}")
 
     def _note_missing(self, missing: Collection[str]) -> None:
@@ -306,13 +320,26 @@ class Feed:
                              "`springtide topics acls` prints")  # fmt: skip
 
     async def _look_for_missing(self) -> None:
-        """Raise `_RereadError` once a topic exists that was missing."""
+        """Raise `_RereadError` once a topic can be read that was missing."""
         if not self.state.missing or self._clock.monotonic() < self._look_at:
             return
+        self._denied = {name for name in self._denied if await self._is_denied(name)}
         missing = set(self._topics) - {tp.topic for tp in await self._partitions()}
         if created := set(self.state.missing) - missing:
-            raise _RereadError(f"{' and '.join(sorted(created))} was created")
+            raise _RereadError(f"{' and '.join(sorted(created))} can be read now")
         self._note_missing(missing)
+
+    async def _is_denied(self, topic: str) -> bool:
+        """Whether the broker still denies to read a topic."""
+        listing = existing_partitions(self._client, [topic], [topic])
+        partitions = await run_within(limits.START_TIMEOUT_SECONDS, listing)
+        async with open_follower(self._client, partitions) as follower:
+            await run_within(limits.START_TIMEOUT_SECONDS, follower.begin())
+            try:
+                await follower.poll(timeout_seconds=limits.PROBE_TIMEOUT_SECONDS)
+            except TopicDeniedError:
+                return True
+        return False
 
     async def _load(self, follower: Follower) -> None:
         """Read everything that is on the topics into a fresh table, then adopt it."""

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 
-from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError
+from pipeline.errors import BrokerUnavailableError, KafkaError, SettingsError, TopicDeniedError
 from pipeline.kafka import client as module
 from pipeline.kafka import connection_problems
 from pipeline.kafka.client import (
@@ -108,7 +108,8 @@ _NO_BROKER = "no broker answers at 127.0.0.1:9092"
         ),
         (errors.AuthenticationFailedError("no"), KafkaError, f"{_BROKER} refused the password"),
         (errors.SaslAuthenticationFailed("no"), KafkaError, f"{_BROKER} refused the password"),
-        (errors.TopicAuthorizationFailedError("t"), KafkaError, f"{_BROKER} denied access"),
+        (errors.TopicAuthorizationFailedError("t"), TopicDeniedError, f"{_BROKER} denied access"),
+        (errors.GroupAuthorizationFailedError("g"), KafkaError, f"{_BROKER} denied access"),
         (errors.PolicyViolationError("p"), KafkaError, f"{_BROKER} returned PolicyViolationError"),
     ],
 )
@@ -123,6 +124,8 @@ def test_errors_of_the_client_are_translated(
     ):
         raise raised
     assert type(caught.value) is expected
+    if isinstance(caught.value, TopicDeniedError):
+        assert caught.value.topic == "t"
 
 
 def test_other_errors_are_not_translated() -> None:

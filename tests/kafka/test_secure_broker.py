@@ -22,7 +22,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import KafkaError, TopicDriftError
 from pipeline.kafka.acl_admin import grant_rights
 from pipeline.kafka.client import client_options
-from pipeline.kafka.follow import open_follower, topic_partitions
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kafka.producer import Producer
 from pipeline.kafka.topic_admin import apply_topics, check_topics, require_topics
 from pipeline.local.broker_security import ADMIN
@@ -30,8 +30,13 @@ from pipeline.local.kafka_jars import ensure_jars
 from pipeline.local.local_kafka import LocalKafka, local_kafka
 from pipeline.local.pki import Authority
 from pipeline.settings import KafkaSettings, Secret
+from pipeline.table import Feed, Table
+from pipeline.tasks import cancel_tasks
 from pipeline.topics.access import ROLES, Role, rights_of
-from pipeline.topics.registry import NODES, SAMPLES, TOPICS
+from pipeline.topics.codec import encode_json
+from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.registry import ACTIONS, NODES, SAMPLES, TOPICS, Topic
+from tests.broker import send
 from tests.forwarder import forwarder
 from tests.processes import until
 
@@ -263,3 +268,38 @@ def set_password(broker: LocalKafka, user: str, password: str) -> None:
         ],
         check=True, capture_output=True, timeout=120,
     )  # fmt: skip
+
+
+async def test_a_topic_that_may_not_be_read_does_not_stop_the_feed_of_others(
+    secure: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may write a topic sees it, and learns by its first fetch that it is denied."""
+    monkeypatch.setattr("pipeline.table.limits.MISSING_TOPIC_SECONDS", 1.0)
+    kafka, role = settings_of(secure, "actuator"), ROLES["actuator"]
+    denied = ACTIONS.full_name(PREFIX)
+    assert ACTIONS in role.writes
+    assert ACTIONS not in role.reads
+    await send(settings_of(secure, "watcher"), NODES, ("a", encode_json(NodeRecord(node="a"))))
+    taken: list[tuple[Topic, bytes | None]] = []
+
+    def take(topic: Topic, record: ConsumerRecord) -> bool:
+        taken.append((topic, record.key))
+        return True
+
+    feed = Feed(
+        Table(), client=client_options(kafka), prefix=PREFIX, clock=SystemClock(),
+        topics=(NODES, ACTIONS), optional=(ACTIONS,), take_record=take,
+    )  # fmt: skip
+    feeding = asyncio.create_task(feed.run())
+    try:
+        await until(lambda: feed.state.caught_up and feed.state.missing == (denied,), 60)
+        await until(lambda: feed.state.connected, 60)
+        assert (NODES, b"a") in taken
+        await send(kafka, ACTIONS, ("a", b"{}"))
+        rights = rights_of(role, PREFIX, "group")
+        read = next(r for r in rights if (r.name, r.operation) == (NODES.full_name(PREFIX), "Read"))
+        await grant_rights(settings_of(secure, ADMIN), [read._replace(name=denied)])
+        await until(lambda: feed.state.missing == () and (ACTIONS, b"a") in taken, 60)
+        assert feed.state.connected
+    finally:
+        await cancel_tasks(feeding)

@@ -3,7 +3,7 @@
 Fenced blocks of `sh` or `console` are run as bash scripts against a real broker, where the three
 roles run already. `run=until-stopped` marks what runs until SIGTERM. What is not run is listed,
 with what runs it instead. Commands in other forms (indented, in running text) must be understood by
-the command line, with all their flags.
+the command line, with all their flags; `test_cluster_commands` runs those of helm and kubectl.
 """
 
 import json

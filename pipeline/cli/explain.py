@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -15,8 +15,8 @@ from pipeline.cli.past_records import records_since
 from pipeline.cli.pod_names import read_pod_names, with_uids
 from pipeline.cli.safe_output import print_lines
 from pipeline.clock import SystemClock
-from pipeline.errors import UsageError
-from pipeline.kafka.newest import newest
+from pipeline.errors import InvalidRecordError, RecordError, UsageError
+from pipeline.kafka.newest import Found, newest
 from pipeline.kafka.topic_admin import require_topics
 from pipeline.processors.explain.derivation import RESOURCES
 from pipeline.processors.explain.named_pods import with_pod_names
@@ -27,14 +27,16 @@ from pipeline.processors.explain.record_selection import part_of
 from pipeline.processors.model.model_config import ENTITIES
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.topics.actions import ActionRecord
-from pipeline.topics.codec import decode_json
+from pipeline.topics.codec import Record, decode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
 from pipeline.topics.node_state import NodeStateRecord
 from pipeline.topics.predictions import PredictionRecord
-from pipeline.topics.registry import ACTIONS, NODE_STATE, PREDICTIONS
+from pipeline.topics.registry import ACTIONS, NODE_STATE, PREDICTIONS, Topic
 from pipeline.topics.registry import RESOURCES as OFFERS
 
 _ACTIONS_SECONDS = 7 * 86_400.0
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 @click.command(
@@ -175,9 +177,9 @@ async def read_records(kafka: KafkaSettings, node: str) -> _NodeRecords:
     if prediction is None:
         raise await missing_record_error(kafka, node, "prediction")
     return _NodeRecords(
-        decode_json(PredictionRecord, prediction.value),
-        None if state is None else decode_json(NodeStateRecord, state.value),
-        None if offers is None else decode_json(NodeResourcesRecord, offers.value),
+        _decoded(PredictionRecord, PREDICTIONS, prediction),
+        None if state is None else _decoded(NodeStateRecord, NODE_STATE, state),
+        None if offers is None else _decoded(NodeResourcesRecord, OFFERS, offers),
     )
 
 
@@ -186,6 +188,20 @@ async def read_offers(kafka: KafkaSettings, node: str) -> NodeResourcesRecord:
     record = await newest(kafka, OFFERS, node)
     if record is None:
         raise await missing_record_error(
-            kafka, node, "offer", "the policy excludes it (`enable` is false)"
-        )
-    return decode_json(NodeResourcesRecord, record.value)
+            kafka, node, "offer",
+            "the policy excludes it. Set `enable` in `colocation-config` of the ConfigMap "
+            "slo-controller-config (docs/reference/policy.md)",
+        )  # fmt: skip
+    return _decoded(NodeResourcesRecord, OFFERS, record)
+
+
+def _decoded(kind: type[RecordT], topic: Topic, record: Found) -> RecordT:
+    """Decode the newest record of a node. Raises `InvalidRecordError` with its place."""
+    try:
+        return decode_json(kind, record.value)
+    except RecordError as error:
+        raise InvalidRecordError(
+            f"the node's newest record of {topic.name} (offset {record.offset}) is invalid: "
+            f"{error.message}",
+            hint="the worker's next one replaces it; runbook SpringtideDeadLetters: who wrote it",
+        ) from error

@@ -22,6 +22,7 @@ from pipeline.local.running_brokers import (
     RunningBroker,
     default_data_dir,
     make_state_dir,
+    one_start_at_a_time,
     running_brokers,
     stop_running,
 )
@@ -86,18 +87,19 @@ def start(settings: Settings, port: int, data_dir: Path | None, detach: bool, se
       springtide topics apply --config /srv/kafka/security/operator.yaml
     """
     data_dir = (data_dir or default_data_dir()).resolve()
-    _check_conflicts(port, data_dir)
     make_state_dir()
     # `kill` and a closed terminal have the effect of Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     broker = LocalKafka(data_dir, port, secure=secure)
     try:
-        click.echo(f"starting Kafka {KAFKA_VERSION} on port {port} ...", err=True)
-        broker.start()
-        if secure:
-            _set_up_users(broker, settings)
-        broker.announce(format_time(SystemClock().now()))
+        with one_start_at_a_time():
+            _check_conflicts(port, data_dir)
+            click.echo(f"starting Kafka {KAFKA_VERSION} on port {port} ...", err=True)
+            broker.start()
+            if secure:
+                _set_up_users(broker, settings)
+            broker.announce(format_time(SystemClock().now()))
         if detach:
             # Before the output, which may fail if its reader has ended.
             broker.detach()
@@ -107,7 +109,7 @@ def start(settings: Settings, port: int, data_dir: Path | None, detach: bool, se
             f"  data  {broker.data_dir}\n  log   {broker.log_file}\n  java  {broker.java}\n"
             f"{_users_line(broker) if secure else ''}"
             f"  next  {_next_command(broker, secure=secure)}\n"
-            f"  stop  {'springtide kafka stop' if detach else 'Ctrl-C'}"
+            f"  stop  {f'springtide kafka stop --port {port}' if detach else 'Ctrl-C'}"
         )
         if not detach:
             _wait_until_stopped(broker)
@@ -223,12 +225,14 @@ def _check_conflicts(port: int, data_dir: Path) -> None:
         if broker.port == port:
             raise LocalKafkaError(
                 f"a local broker already runs at {broker.bootstrap_servers} (pid {broker.pid})",
-                hint="use it, stop it with `springtide kafka stop`, or choose another --port",
+                hint=f"use it, stop it with `springtide kafka stop --port {port}`, or choose "
+                "another --port",
             )
         if Path(broker.data_dir) == data_dir:
             raise LocalKafkaError(
                 f"the broker on port {broker.port} uses the data directory {data_dir}",
-                hint="choose another --data-dir, or stop it with `springtide kafka stop`",
+                hint="choose another --data-dir, or stop it with "
+                f"`springtide kafka stop --port {broker.port}`",
             )
 
 

@@ -23,11 +23,14 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class PastRecords(Generic[RecordT]):
-    """The records of one type that a follower reads; invalid ones are skipped with a warning."""
+    """The records of one type that a follower reads; invalid ones are skipped, with one warning for
+    all that a reading has."""
 
     def __init__(self, follower: Follower, record_type: type[RecordT]) -> None:
         self._follower = follower
         self._type = record_type
+        self._skipped = 0
+        self._first_error = ""
 
     async def to_end(self) -> list[RecordT]:
         """The newest `MOST_RECORDS` up to the end of the topic."""
@@ -43,19 +46,30 @@ class PastRecords(Generic[RecordT]):
         while not self._follower.is_caught_up:
             for record in self._decoded(await self._follower.poll()):
                 yield record
+        self._warn_of_skipped()
 
     async def next(self, timeout_seconds: float) -> list[RecordT]:
         """The next records, none if none came in time."""
         polled = await self._follower.poll(timeout_seconds=timeout_seconds)
-        return [*self._decoded(polled)]
+        records = [*self._decoded(polled)]
+        self._warn_of_skipped()
+        return records
 
     def _decoded(self, records: Iterable[ConsumerRecord]) -> Iterable[RecordT]:
         for record in records:
             try:
                 yield decode_json(self._type, record.value or b"")
             except RecordError as error:
-                text = f"warning: skipped a record of {record.topic}: {error.message}"
-                click.echo(printable(text), err=True)
+                self._skipped += 1
+                place = f"{record.topic}, partition {record.partition}, offset {record.offset}"
+                self._first_error = self._first_error or f"{place}: {error.message}"
+
+    def _warn_of_skipped(self) -> None:
+        if self._skipped:
+            count = "a record" if self._skipped == 1 else f"{self._skipped:,} records, the first"
+            text = f"warning: skipped {count} of {self._first_error}"
+            click.echo(printable(text), err=True)
+            self._skipped, self._first_error = 0, ""
 
 
 @asynccontextmanager

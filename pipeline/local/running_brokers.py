@@ -8,13 +8,15 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from pipeline.errors import LocalKafkaError
-from pipeline.local.cache_folders import state_root, xdg_directory
+from pipeline.local.cache_folders import file_lock, print_to_stderr, state_root, xdg_directory
 from pipeline.local.port_probe import HOST, broker_racks, has_certificate_of
 
 _STOP_SECONDS = 40.0
@@ -60,6 +62,15 @@ def make_state_dir() -> None:
             f"cannot create {_state_dir()}: {error.strerror}",
             hint="set XDG_STATE_HOME to a writable directory",
         ) from error
+
+
+@contextmanager
+def one_start_at_a_time() -> Iterator[None]:
+    """Wait until no other start of this user is between the look at `running_brokers` and its
+    announcement: two on one port or data directory would both see nobody."""
+    waiting = "waiting for another `springtide kafka start` ..."
+    with file_lock(_state_dir() / "start.lock", print_to_stderr, waiting):
+        yield
 
 
 def default_data_dir() -> Path:

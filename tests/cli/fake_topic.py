@@ -35,7 +35,10 @@ def fake_topic(
             self.is_caught_up = True
             if not left:
                 raise KeyboardInterrupt
-            return [SimpleNamespace(topic=topic, value=value) for value in left.pop(0)]
+            return [
+                SimpleNamespace(topic=topic, partition=0, offset=offset, value=value)
+                for offset, value in enumerate(left.pop(0))
+            ]
 
     @asynccontextmanager
     async def follower(*_: Any, **__: Any) -> Any:

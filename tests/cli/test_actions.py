@@ -101,6 +101,17 @@ def test_no_action_is_said_and_bad_records_are_skipped(monkeypatch: pytest.Monke
     assert other.stderr == "no action about node db\\x1b since 2023-11-14T21:13:20Z\n"
 
 
+def test_many_bad_records_are_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = [[encode_json(DONE), *[b"\xff{"] * 1500], [b"[]"]]
+    fake_topic(monkeypatch, actions, "springtide.actions", polls, 3600.0)
+    result = CliRunner().invoke(cli, ["actions", "--watch"])
+    past, later = result.stderr.splitlines()
+    assert past.startswith(
+        "warning: skipped 1,500 records, the first of springtide.actions, partition 0, offset 1: "
+    )
+    assert later.startswith("warning: skipped a record of springtide.actions, partition 0, offset")
+
+
 def test_reasons_in_records_cannot_fake_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = action("db", "13:00", "refused", error="a\x1b[2J\nb")
     (line,) = run(monkeypatch, [hostile], "--no-headers").stdout.splitlines()

@@ -1,6 +1,7 @@
 """What `springtide explain` answers where there is nothing to explain, and as JSON."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from click.testing import CliRunner
 
 from pipeline.cli import explain, node_errors
 from pipeline.cli.main import cli
+from pipeline.errors import InvalidRecordError
+from pipeline.kafka.newest import Found
 from pipeline.settings import KafkaSettings
 from pipeline.topics.codec import decode_json, encode_json
 from pipeline.topics.node_resources import NodeResourcesRecord
@@ -77,12 +80,31 @@ def test_explain_names_pods_in_text_adds_uids_in_wide_and_keeps_them_in_json() -
     assert shown()["pods"]["uid"] == [named, unknown]
 
 
-def test_explain_names_an_unavailable_broker_with_a_fix() -> None:
+def test_explain_names_an_unavailable_broker_with_a_fix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # no local broker of the user
     run = CliRunner().invoke(cli, ["explain", "node-1", "--bootstrap-servers", "127.0.0.1:1"])
     assert run.exit_code == 1
     error, fix = run.stderr.splitlines()
     assert error.startswith("error: checking topics: no broker answers at 127.0.0.1:1")
     assert "springtide kafka start" in fix
+
+
+async def test_an_invalid_newest_record_is_named_with_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def invalid(*_: object) -> Found:
+        return Found(b"node-1", b"\xff{", 7)
+
+    async def require(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(explain, "newest", invalid)
+    monkeypatch.setattr(explain, "require_topics", require)
+    for read, topic in ((explain.read_records, "predictions"), (explain.read_offers, "resources")):
+        with pytest.raises(InvalidRecordError, match=rf"{topic} \(offset 7\) is invalid"):
+            await read(KafkaSettings(), "node-1")
 
 
 @pytest.mark.parametrize(

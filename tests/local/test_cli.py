@@ -99,6 +99,18 @@ def test_detached_broker_is_listed_used_and_stopped(cli: Cli, home: Path) -> Non
 
 
 @pytest.mark.broker
+def test_of_two_starts_at_once_one_names_the_other_broker(cli: Cli) -> None:
+    port = str(free_port())
+    starts = [cli.start("start", "--detach", "--port", port) for _ in range(2)]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in starts]
+    (out, _, _), (_, error, _) = sorted(ended, key=lambda run: run[2])
+    assert sorted(code for *_, code in ended) == [0, 1], ended
+    assert f"stop  springtide kafka stop --port {port}\n" in out
+    assert f"a local broker already runs at 127.0.0.1:{port}" in error
+    assert f"`springtide kafka stop --port {port}`" in error
+
+
+@pytest.mark.broker
 @pytest.mark.slow
 def test_a_secure_broker_has_users_with_rights_on_the_given_prefix(cli: Cli, home: Path) -> None:
     port, data_dir = str(free_port()), home / "secure"

@@ -163,6 +163,8 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
             yield usage
         if (samples := doctor_feeds.check_deleted_nodes(settings.kafka)) is not None:
             yield samples
+        if (refused := doctor_feeds.check_dead_letters(settings.kafka)) is not None:
+            yield refused
         if (
             state is not None
             and (check := doctor_policy.check_actuator(settings, state)) is not None

@@ -8,14 +8,17 @@ from typing import Final
 import msgspec
 
 from pipeline.cli.doctor_check import Check
+from pipeline.cli.safe_output import printable
 from pipeline.errors import RecordError, SpringtideError
+from pipeline.kafka.client import client_options
+from pipeline.kafka.follow import ConsumerRecord, open_follower, topic_partitions
 from pipeline.kafka.newest import Found, appended, newest
 from pipeline.settings import KafkaSettings
 from pipeline.sources.compacted_writer import all_records
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
 from pipeline.topics.heartbeats import HEARTBEAT_SECONDS, HeartbeatRecord
-from pipeline.topics.registry import HEARTBEATS, NODE_STATE, NODES, SAMPLES
+from pipeline.topics.registry import DEAD_LETTERS, HEARTBEATS, NODE_STATE, NODES, SAMPLES
 
 _KAFKA_SECONDS: Final = 30.0
 _DEAD_SECONDS: Final = 60.0
@@ -25,6 +28,8 @@ _START_SECONDS: Final = 60.0
 _MOST_DELETED_NODES: Final = 5
 # A window may have up to five minutes.
 _SAMPLE_SECONDS: Final = 330.0
+_LETTER_SECONDS: Final = 3600.0
+WHO_WRITES: Final = "find out who else writes the topic: runbook SpringtideDeadLetters"
 
 
 class _State(msgspec.Struct):
@@ -72,18 +77,19 @@ def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
     silent, strangers = sorted(known - fresh), sorted(fresh - known)
     problems, todo = [], []
     if silent:
-        problems.append(f"{len(silent)} of {len(known)} nodes have none: {_first(silent)}")
+        problems.append(f"{len(silent)} of {len(known)} nodes have none: {first_names(silent)}")
         todo.append("start springtide exporter on them, or springtide provider, "
                     "and springtide worker")  # fmt: skip
     if strangers:
-        problems.append(f"no node has the name under which usage arrives: {_first(strangers)}")
+        problems.append(f"no node has the name under which usage arrives: {first_names(strangers)}")
         todo.append("give each exporter the name of its Node as exporter.node_name or NODE_NAME")
     if problems:
         return Check("usage", "warn", "; ".join(problems), "; ".join(todo))
     return Check("usage", "ok", f"{len(known)} nodes report usage")
 
 
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
+    """The first three of `names` for a sentence."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -101,6 +107,35 @@ def check_deleted_nodes(kafka: KafkaSettings) -> Check | None:
     text = f"workers drop the samples of {', '.join(names)}: deleted on springtide.nodes"
     todo = "stop their exporters; if the nodes exist, add them to the cluster or worker.nodes_file"
     return Check("samples", "warn", text, todo)
+
+
+def check_dead_letters(kafka: KafkaSettings) -> Check | None:
+    """Check that workers refused no record in the last hour; None if they refused none."""
+    try:
+        count, newest_letter = asyncio.run(
+            asyncio.wait_for(_dead_letters(kafka, time.time() - _LETTER_SECONDS), _KAFKA_SECONDS)
+        )
+    except (SpringtideError, TimeoutError) as error:
+        return Check("refused", "unknown", f"cannot read springtide.dead-letters: {error}")
+    if newest_letter is None:
+        return None
+    headers = {name: value.decode(errors="replace") for name, value in newest_letter.headers}
+    topic, reason = headers.get("topic", "an unknown topic"), headers.get("error", "")
+    text = f"workers refused {count:,} records in the last hour, lately of {topic}: {reason:.200}"
+    return Check("refused", "warn", printable(text), WHO_WRITES)
+
+
+async def _dead_letters(kafka: KafkaSettings, since: float) -> tuple[int, ConsumerRecord | None]:
+    """The number of dead letters since a time (Unix), and the newest of them."""
+    partitions = topic_partitions(kafka, DEAD_LETTERS)
+    async with open_follower(client_options(kafka), partitions) as follower:
+        starts = await follower.offsets_at({tp: round(1000 * since) for tp in partitions})
+        ends = await follower.ends()
+        last = {tp: ends[tp] - 1 for tp in partitions if ends[tp] > starts[tp]}
+        follower.read_from(last, {tp: ends[tp] for tp in last})
+        letters = [letter async for some in follower.read_to_end() for letter in some]
+    count = sum(ends[tp] - starts[tp] for tp in partitions)
+    return count, max(letters, key=lambda letter: letter.timestamp, default=None)
 
 
 async def _deleted_nodes_that_send(kafka: KafkaSettings, now: float) -> list[str]:

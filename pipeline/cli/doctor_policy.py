@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.cli.doctor_check import Check, failed
-from pipeline.cli.doctor_feeds import check_usage, watcher_writes
+from pipeline.cli.doctor_feeds import WHO_WRITES, check_usage, first_names, watcher_writes
+from pipeline.cli.safe_output import printable
 from pipeline.clock import SystemClock
 from pipeline.errors import (
     ForbiddenError,
@@ -25,7 +26,7 @@ from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import object_files
-from pipeline.sources.compacted_writer import read_back
+from pipeline.sources.compacted_writer import all_records
 from pipeline.sources.policy_file import (
     config_map_data,
     descheduling_in,
@@ -35,13 +36,14 @@ from pipeline.sources.policy_file import (
 )
 from pipeline.times import parse_time
 from pipeline.topics.codec import decode_json
-from pipeline.topics.nodes import NodeRecord
+from pipeline.topics.nodes import SOURCE_HEADER, NodeRecord
 from pipeline.topics.registry import NODES
 
 if TYPE_CHECKING:
     from pipeline.kube.api_client import Api
 
 _CLUSTER: Final = "cluster"
+_FOREIGN: Final = ""
 _API_SECONDS: Final = 10.0
 _KAFKA_SECONDS: Final = 30.0
 # A working watcher needs less time to update the records of all nodes.
@@ -223,6 +225,11 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
     counts = f"{cluster_count} from the cluster, {file_count} from a file"
     leader_note = "" if state is None or not state.leader else f"; {state.leader} leads"
     start = "start springtide watcher"
+    if foreign := records[_FOREIGN]:
+        names = first_names([printable(key.decode(errors="replace")) for key in foreign])
+        text = f"{len(foreign)} record(s) of springtide.nodes are of no watcher or worker: {names}"
+        todo = f"restart the watcher: it writes those of its Nodes again; {WHO_WRITES}"
+        return Check("nodes", "warn", text, todo)
     if stale:
         names = ", ".join(stale[:3]) + (", ..." if len(stale) > 3 else "")
         count = f"{len(stale)} of {len(records[state.source]) if state else 0}"
@@ -267,6 +274,7 @@ def check_node_usage(settings: Settings) -> Check | None:
         records = _read_node_records(settings.kafka)
     except (SpringtideError, TimeoutError) as error:
         return Check("usage", "unknown", f"cannot read springtide.nodes: {error}")
+    del records[_FOREIGN]
     names = {key.decode(errors="replace") for known in records.values() for key in known}
     return check_usage(settings.kafka, names) if names else None
 
@@ -297,9 +305,18 @@ def _has_offers(record: bytes) -> bool:
 
 
 def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
+    """The newest records by source and node; those of `_FOREIGN` are of no watcher or worker."""
+
     async def read() -> dict[str, dict[bytes, bytes]]:
-        sources = (_CLUSTER, object_files.SOURCE)
-        return {source: await read_back(kafka, NODES, source) for source in sources}
+        records: dict[str, dict[bytes, bytes]] = {_CLUSTER: {}, object_files.SOURCE: {}}
+        records[_FOREIGN] = {}
+        async for record in all_records(kafka, NODES):
+            for known in records.values():
+                known.pop(record.key, None)
+            if record.value is not None:
+                source = dict(record.headers).get(SOURCE_HEADER, b"").decode(errors="replace")
+                records.get(source, records[_FOREIGN])[record.key] = record.value
+        return records
 
     return asyncio.run(asyncio.wait_for(read(), _KAFKA_SECONDS))
 

@@ -171,6 +171,13 @@ async def test_ten_thousand_nodes_are_shown_as_the_table_has_them(chromium: Chro
         assert page.problems == []
 
 
+async def test_one_node_is_one_node(chromium: ChromiumFiles) -> None:
+    async with opened(chromium, simulated(1)[0]) as (page, _):
+        figure = await page.evaluate("document.querySelector('.totals').innerText")
+        assert figure.split()[:2] == ["1", "node"]
+        assert await page.evaluate("document.querySelector('caption').textContent") == "1 node"
+
+
 async def test_filters_are_in_the_address_and_the_address_sets_them(
     chromium: ChromiumFiles,
 ) -> None:

@@ -1,5 +1,6 @@
 // The first page: totals, the heat map with its controls, and the first nodes as a table.
 
+import { count } from "./document_page.js";
 import { AMOUNTS, ORDERS, alertsOf, chosen, column, poolName, shares, totals } from "./fleet.js";
 import { draw, drawKey } from "./heat_map.js";
 import { age, cores, element, gibibytes, percent, renew, table, visible } from "./page_parts.js";
@@ -146,7 +147,7 @@ export class FleetPage {
     const hot = this.nodes.filter((node) => this.alerts.has(node)).length;
     const stale = this.nodes.filter((node) => this.fleet.stale[node]).length;
     const items = [
-      [this.nodes.length, "nodes"], [hot, "hot"], [stale, "stale"],
+      [this.nodes.length, this.nodes.length === 1 ? "node" : "nodes"], [hot, "hot"], [stale, "stale"],
       [percent(sums.cpu_usage.share), "of CPU used"], [percent(sums.cpu_peak.share), "CPU at peak"],
       [percent(sums.memory_usage.share), "of memory used"],
       [percent(sums.memory_peak.share), "memory at peak"],
@@ -176,7 +177,7 @@ export class FleetPage {
       ];
     });
     const caption = nodes.length > ROWS
-      ? `The first ${ROWS} of ${nodes.length} nodes` : `${nodes.length} nodes`;
+      ? `The first ${ROWS} of ${nodes.length} nodes` : count(nodes.length, "node");
     renew(this.rows, nodes.length ? table(caption, columns, rows)
       : element("p", { className: "note" }, fleet.name.length
         ? "No node passes the filters." : "The extender knows no node yet."));

@@ -213,9 +213,13 @@ def _notes(usage: ClusterUsage, peaks: FloatArray) -> list[str]:
         without = int((running & (usage.requests[:, r] <= 0.0)).sum())
         if without:
             notes.append(f"{without:,} running pods request no {resource}")
-    without = int(np.isnan(usage.allocatable).any(axis=1).sum())
-    if without:
-        notes.append(f"{without:,} nodes have no known allocatable: their offers are unknown")
+    for r, resource in enumerate(RESOURCES):
+        without = int(np.isnan(usage.allocatable[:, r]).sum())
+        if without:
+            notes.append(
+                f"{without:,} nodes have no known allocatable {resource}: their offers of it are "
+                "unknown"
+            )
     has_prod = np.zeros(len(usage.nodes), np.bool_)
     has_prod[usage.node_index[running & is_prod(usage)]] = True
     for r, resource in enumerate(RESOURCES):

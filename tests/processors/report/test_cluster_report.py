@@ -80,6 +80,14 @@ def test_unknown_usage_is_not_zero() -> None:
     ]
 
 
+def test_a_resource_whose_allocatable_is_unknown_is_named() -> None:
+    usage = cluster()
+    usage.allocatable[:, 1] = np.nan  # memory, as in traces
+    lines = notes(cluster_report(usage))
+    assert "2 nodes have no known allocatable memory: their offers of it are unknown" in lines
+    assert "allocatable cpu" not in lines
+
+
 def test_pod_without_a_request_is_no_waste() -> None:
     usage = cluster()
     usage.requests[0] = 0.0

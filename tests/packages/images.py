@@ -25,7 +25,7 @@ CONTAINERFILE: Final = "deploy/image/Containerfile"
 BASE: Final = "localhost/base"
 USER: Final = "10001:10001"
 _EPOCH: Final = 1_700_000_000
-_SECONDS: Final = 1500.0
+_SECONDS: Final = 3600.0
 _WHAT: Final = "buildah and a base image for tests of images; takes half a minute, 60 MB"
 _PIP: Final = "[install]\nno-index = true\nfind-links = /wheels\n"
 # $1 is the tree of buildah's package: in a mount namespace it is laid over /usr, because buildah

@@ -28,6 +28,8 @@ _STANDARD_ARGUMENTS = frozenset({"exc_info", "stack_info", "stacklevel", "extra"
 
 # Rate-limited per message, because a client without a broker logs up to 2,800 reconnects a second.
 NOISY_LOGGERS = ("aiokafka", "kafka", "mode", "faust", "asyncio")
+# A planner that catches up names the partitions that it reads in two lines a second.
+SUBSCRIPTIONS: Final = "aiokafka.consumer.subscription_state"
 NOISY_BURST = 10
 NOISY_PERIOD_SECONDS = 10.0
 PER_PERIOD_SECONDS = 60.0
@@ -74,6 +76,8 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    of_subscriptions = root.level if level == "debug" else max(root.level, logging.WARNING)
+    logging.getLogger(SUBSCRIPTIONS).setLevel(of_subscriptions)
     logging.captureWarnings(True)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import InvalidRecordError, RecordError, UnreadableRecordError
 from pipeline.kafka.refused_records import REFUSED, refuse
-from pipeline.logs import NOISY_BURST, RateLimit, configure_logging, get_logger
+from pipeline.logs import NOISY_BURST, SUBSCRIPTIONS, RateLimit, configure_logging, get_logger
 from pipeline.settings import Secret
 from tests.metric_values import sum_of
 
@@ -21,6 +21,7 @@ def keep_root_logger() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.getLogger(SUBSCRIPTIONS).setLevel(logging.NOTSET)
     logging.captureWarnings(False)
 
 
@@ -91,6 +92,18 @@ def test_secret_prints_as_stars() -> None:
         get_logger("a").info("connecting %s", Secret("hunter2"), password=Secret("hunter2"))
         assert "hunter2" not in stream.getvalue()
         assert stream.getvalue().count("***") == 2
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("debug", ["info", "warning"]), ("info", ["warning"]), ("error", [])],
+)
+def test_subscriptions_are_named_in_debug_logs_alone(level: str, shown: list[str]) -> None:
+    stream = logged("json", level=level)
+    library = logging.getLogger(SUBSCRIPTIONS)
+    library.info("Updating subscribed topics to: windows")
+    library.warning("something is wrong")
+    assert [json.loads(line)["level"] for line in stream.getvalue().splitlines()] == shown
 
 
 def test_noisy_library_is_rate_limited_with_a_count() -> None:

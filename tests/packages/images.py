@@ -146,5 +146,7 @@ def wheels_of(target: str) -> Path:
 def _fetch(scratch: Path, folder: Path) -> str:
     apt = Apt(scratch)
     apt.unpack("buildah", with_dependencies=True).rename(folder / "buildah")
-    apt.unpack_root("base-files", "dash", "python3", "python3-pip").rename(folder / "base")
+    # numpy needs libstdc++, which each Debian has, because apt needs it.
+    packages = ("base-files", "dash", "libstdc++6", "python3", "python3-pip")
+    apt.unpack_root(*packages).rename(folder / "base")
     return "buildah, Python"

@@ -38,7 +38,8 @@ class Command(click.Command):
     """A command with `exit_codes` by number and `tables` of (term, text) by title.
 
     Exit codes 1 (failure) and 2 (invalid usage or settings) are listed for every command. Only
-    `--help-all` has the tables and the secondary options; a command without both lacks it.
+    `--help-all` has the tables and the secondary options; for a command without both it is the same
+    as `--help`, and not listed.
 
         @click.command(cls=Command, exit_codes={0: "shown", 4: "no data"})
     """
@@ -54,12 +55,12 @@ class Command(click.Command):
         self._exit_codes = _COMMON | dict(exit_codes)
         self._tables = tables
         self._has_more = bool(tables) or any(isinstance(p, SecondaryOption) for p in self.params)
-        if self._has_more:
-            help_all = SecondaryOption(
-                ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
-                callback=_print_all, help="Show this message with all flags and exit.",
-            )  # fmt: skip
-            self.params.append(help_all)
+        help_all = SecondaryOption(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+            callback=_print_all, help="Show this message with all flags and exit.",
+            hidden=not self._has_more,
+        )  # fmt: skip
+        self.params.append(help_all)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence of the help, which the group's help wraps."""

@@ -16,10 +16,10 @@ COLUMNS, LINES = 80, 50
 
 MORE = ": --help-all\n"
 WITH_MORE = {
-    words: [flag for each in command.params if isinstance(each, SecondaryOption)
-            for flag in each.opts]
+    words: flags
     for words, command in commands()
-    if any(isinstance(each, SecondaryOption) for each in command.params)
+    if (flags := [flag for each in command.params
+                  if isinstance(each, SecondaryOption) and not each.hidden for flag in each.opts])
 }  # fmt: skip
 
 

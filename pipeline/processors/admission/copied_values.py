@@ -36,7 +36,7 @@ def with_copied_values(pod: JsonObject) -> JsonObject:
         return pod
     try:
         copied = msgspec.json.decode(text, type=_Copied)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         copied = _Copied()
     labels = _put_back(metadata.get("labels") or {}, copied.labels)
     annotations = _put_back(annotations, copied.annotations)

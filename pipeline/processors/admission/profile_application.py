@@ -104,7 +104,7 @@ def apply_profiles(
         matching.append(profile)
     changed, seed = _copied(pod), _seed(original, request)
     if seed == request.uid and any(0 < profile.percent < 100 for profile in matching):
-        _mapping(changed, "metadata", "annotations")[SEED_ANNOTATION] = seed
+        _annotate(changed, SEED_ANNOTATION, seed)
     drawn = [profile for profile in matching if is_drawn(profile, seed)]
     while True:
         result, applied, refused = _all_applied(changed, drawn, cluster)
@@ -115,7 +115,7 @@ def apply_profiles(
         drawn = [profile for profile in drawn if profile.name not in refused]
     copied = copied_values(changed, result, (profile.spec for profile in applied))
     if copied is not None and _all_applied(result, drawn, cluster)[0] != result:
-        _mapping(result, "metadata", "annotations")[COPIED_ANNOTATION] = copied
+        _annotate(result, COPIED_ANNOTATION, copied)
     changed = result
     if translates and applied and not any(profile.keeps_resources for profile in applied):
         _translate(changed)
@@ -239,9 +239,13 @@ def _set_metadata(
 def _check(pod: JsonObject) -> None:
     metadata = convert_object(pod, PodObject, "Pod").metadata
     check_labels(metadata.labels)
-    size = sum(len(text.encode()) for pair in metadata.annotations.items() for text in pair)
+    size = _annotation_bytes(metadata.annotations)
     if size > _MOST_ANNOTATION_BYTES:
         raise InvalidPolicyError(f"the pod's annotations would have {size} bytes")
+
+
+def _annotation_bytes(annotations: Mapping[str, str]) -> int:
+    return sum(len(text.encode()) for pair in annotations.items() for text in pair)
 
 
 def _translate(pod: JsonObject) -> None:
@@ -254,7 +258,14 @@ def _translate(pod: JsonObject) -> None:
 def _note_resources(pod: JsonObject) -> None:
     text = extended_resource_spec(pod.get("spec") or {})
     if text is not None:
-        _mapping(pod, "metadata", "annotations")[ANNOTATION] = text
+        _annotate(pod, ANNOTATION, text)
+
+
+def _annotate(pod: JsonObject, key: str, text: str) -> None:
+    """Set an annotation, unless the API server would then refuse the pod for the size of all."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if _annotation_bytes(annotations | {key: text}) <= _MOST_ANNOTATION_BYTES:
+        _mapping(pod, "metadata", "annotations")[key] = text
 
 
 def _copied(pod: JsonObject) -> JsonObject:

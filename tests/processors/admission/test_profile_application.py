@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.admission.colocation_profile import Profile
@@ -186,12 +187,31 @@ def test_a_copied_label_is_the_one_without_the_suffix_however_often_it_is_review
     assert COPIED_ANNOTATION not in annotations
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"labels": {"app": 1}}', "x" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"labels": {"app": 1}}', "x" * 100_000, '{"x":' + "[" * 100_000]
+)
 def test_an_annotation_that_somebody_else_wrote_is_no_error(text: str) -> None:
     given = pod(labels={"app": "a"})
     given["metadata"]["annotations"] = {COPIED_ANNOTATION: text}
     result = applied(given, profile(labelSuffixes={"app": "-x"}))
     assert result.pod["metadata"]["labels"] == {"app": "a-x"}
+
+
+def test_own_annotations_are_left_out_of_a_pod_whose_annotations_have_the_most_bytes() -> None:
+    given = pod(labels={"app": "a"}, name="")
+    given["metadata"]["annotations"] = {"x": "y" * (256 * 2**10 - 1)}
+    rule = profile(
+        labelKeysMapping={"app": "copy"}, labelSuffixes={"app": "-x"}, probability="99%",
+        annotations={"x": "y" * (256 * 2**10 - 1)}, priorityClassName="koord-batch",
+    )  # fmt: skip
+    result = applied(given, rule)
+    assert result.applied == ("p",)
+    assert result.pod["metadata"]["annotations"] == given["metadata"]["annotations"]
+    given["metadata"]["annotations"] = {}
+    some = applied(given, rule._replace(spec=replace(rule.spec, annotations={"x": "y"})))
+    assert some.pod["metadata"]["annotations"].keys() == {
+        "x", SEED_ANNOTATION, COPIED_ANNOTATION, "node.koordinator.sh/extended-resource-spec"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,9 @@ async def report(plane: ControlPlane, settings: Settings) -> Offers:
             for name, value in (await latest(settings.kafka, RESOURCES)).items()
         }
         return all(
-            records[name].as_of == live.last_end() == metrics[name]["status"]["updateTime"]
+            records[name].as_of
+            == live.last_end()
+            == metrics[name].get("status", {}).get("updateTime")
             # Third parties take a part of Batch.
             and nodes[name][2 * (name == "third-party") :]
             == amounts_of(records[name])[2 * (name == "third-party") :]

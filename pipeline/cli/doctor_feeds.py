@@ -110,7 +110,7 @@ def check_deleted_nodes(kafka: KafkaSettings) -> Check | None:
 
 
 def check_dead_letters(kafka: KafkaSettings) -> Check | None:
-    """Check that workers refused no record in the last hour; None if they refused none."""
+    """Check that no record was refused in the last hour; None if none was."""
     try:
         count, newest_letter = asyncio.run(
             asyncio.wait_for(_dead_letters(kafka, time.time() - _LETTER_SECONDS), _KAFKA_SECONDS)
@@ -119,9 +119,15 @@ def check_dead_letters(kafka: KafkaSettings) -> Check | None:
         return Check("refused", "unknown", f"cannot read springtide.dead-letters: {error}")
     if newest_letter is None:
         return None
-    headers = {name: value.decode(errors="replace") for name, value in newest_letter.headers}
-    topic, reason = headers.get("topic", "an unknown topic"), headers.get("error", "")
-    text = f"workers refused {count:,} records in the last hour, lately of {topic}: {reason:.200}"
+    # A header of others may have no value.
+    headers = {
+        name: (value or b"").decode(errors="replace") for name, value in newest_letter.headers
+    }
+    topic, reason = headers.get("topic") or "an unknown topic", headers.get("error", "")
+    text = (
+        f"workers and extenders refused {count:,} records in the last hour, lately of "
+        f"{topic:.100}: {reason:.200}"
+    )
     return Check("refused", "warn", printable(text), WHO_WRITES)
 
 

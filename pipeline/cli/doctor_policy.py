@@ -314,7 +314,7 @@ def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
             for known in records.values():
                 known.pop(record.key, None)
             if record.value is not None:
-                source = dict(record.headers).get(SOURCE_HEADER, b"").decode(errors="replace")
+                source = (dict(record.headers).get(SOURCE_HEADER) or b"").decode(errors="replace")
                 records.get(source, records[_FOREIGN])[record.key] = record.value
         return records
 

@@ -302,8 +302,11 @@ class Feed:
                 await self._look_for_missing()
 
     async def _partitions(self) -> list[TopicPartition]:
-        """All partitions of the topics that the broker shows. Raises `TopicDriftError` if one is
-        missing that may not, or all are."""
+        """All partitions of the topics that the broker shows and may be read. Raises
+        `TopicDriftError` if one is missing that may not, or all are."""
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + limits.MISSING_TOPIC_SECONDS
+            self._denied = {name for name in self._denied if await self._is_denied(name)}
         listing = existing_partitions(self._client, self._topics, self._optional)
         existing = await run_within(limits.START_TIMEOUT_SECONDS, listing)
         if readable := [tp for tp in existing if tp.topic not in self._denied]:
@@ -311,7 +314,6 @@ class Feed:
         raise TopicDriftError(f"waiting for topic {' and '.join(sorted(self._topics))}")
 
     def _note_missing(self, missing: Collection[str]) -> None:
-        self._look_at = self._clock.monotonic() + limits.MISSING_TOPIC_SECONDS
         if self.state.missing != (names := tuple(sorted(missing))):
             self.state.missing = names
             for name in names:
@@ -323,7 +325,6 @@ class Feed:
         """Raise `_RereadError` once a topic can be read that was missing."""
         if not self.state.missing or self._clock.monotonic() < self._look_at:
             return
-        self._denied = {name for name in self._denied if await self._is_denied(name)}
         missing = set(self._topics) - {tp.topic for tp in await self._partitions()}
         if created := set(self.state.missing) - missing:
             raise _RereadError(f"{' and '.join(sorted(created))} can be read now")

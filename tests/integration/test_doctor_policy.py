@@ -49,6 +49,8 @@ from tests.processes import eventually
 from tests.table.records import node_state
 
 ON = {"colocation-config": json.dumps({"enable": True})}
+NO_VALUES: Any = [("source", None), ("topic", None), ("error", None)]
+"""Headers without a value, which Kafka allows."""
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ LED = PolicyState("cluster", None, leader="watcher-1")
 def test_a_record_that_somebody_else_wrote_over_a_node_is_named(kafka: KafkaSettings) -> None:
     beat(kafka)
     put(kafka, "cluster", carrying("n1"), carrying("n2"))
-    asyncio.run(send(kafka, NODES, ("n1", b"\xff{")))
+    asyncio.run(send(kafka, NODES, ("n1", b"\xff{"), headers=NO_VALUES))
     check = check_nodes(Settings(kafka=kafka), LED)
     assert (check.status, check.found) == (
         "warn", "1 record(s) of springtide.nodes are of no watcher or worker: n1",
@@ -192,10 +194,14 @@ def test_records_that_workers_refused_are_counted(kafka: KafkaSettings) -> None:
     check = check_dead_letters(kafka)
     assert check is not None
     assert (check.status, check.found) == (
-        "warn", "workers refused 3 records in the last hour, lately of nodes: "
+        "warn", "workers and extenders refused 3 records in the last hour, lately of nodes: "
         "NodeRecord cannot be decoded: \\x1b[2J",
     )  # fmt: skip
     assert "SpringtideDeadLetters" in check.todo
+    asyncio.run(send(kafka, DEAD_LETTERS, ("n1", b"x"), headers=NO_VALUES))
+    check = check_dead_letters(kafka)
+    assert check is not None
+    assert "4 records in the last hour, lately of an unknown topic" in check.found
 
 
 def test_a_watcher_of_a_cluster_without_nodes_is_ok(kafka: KafkaSettings) -> None:

@@ -303,3 +303,27 @@ async def test_a_topic_that_may_not_be_read_does_not_stop_the_feed_of_others(
         assert feed.state.connected
     finally:
         await cancel_tasks(feeding)
+
+
+async def test_a_topic_that_may_be_read_again_is_read_while_all_others_are_denied(
+    secure: LocalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.table.limits.MISSING_TOPIC_SECONDS", 1.0)
+    kafka, role = settings_of(secure, "node-actuator"), ROLES["node-actuator"]
+    topics = [topic for topic in role.writes if topic not in role.reads]
+    feed = Feed(
+        Table(), client=client_options(kafka), prefix=PREFIX, clock=SystemClock(),
+        topics=topics, optional=topics, take_record=lambda *_: True,
+    )  # fmt: skip
+    feeding = asyncio.create_task(feed.run())
+    try:
+        await until(lambda: len(feed.state.missing) == 1 and not feed.state.connected, 60)
+        (denied_first,) = feed.state.missing
+        rights = rights_of(role, PREFIX, "group")
+        write = next(r for r in rights if (r.name, r.operation) == (denied_first, "Write"))
+        await grant_rights(settings_of(secure, ADMIN), [write._replace(operation="Read")])
+        others = tuple({topic.full_name(PREFIX) for topic in topics} - {denied_first})
+        await until(lambda: feed.state.missing == others and feed.state.connected, 60)
+        assert feed.state.caught_up
+    finally:
+        await cancel_tasks(feeding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -104,10 +105,13 @@ def cluster_report(
     high_percent: Mapping[str, float] = DEFAULT_PERCENTS,
 ) -> ClusterReport:
     """Compute the report of `usage` at these risks, ascending, and thresholds of hot nodes."""
-    peaks = prod_peaks(usage, risks)
+    # Most of the work is numpy's, which leaves the other thread the interpreter.
+    with ThreadPoolExecutor(1) as thread:
+        sizing = thread.submit(sized_workloads, usage)
+        peaks = prod_peaks(usage, risks)
+    sized = sizing.result()
     offers = tier_offers(usage, peaks)
     parts = _NodeParts(usage.allocatable, peaks, offers.mid, offers.batch)
-    sized = sized_workloads(usage)
     pools = tuple(sorted({*usage.pools} - {""}))
     pool_number = {name: i for i, name in enumerate(pools)}
     pool_index = np.array([pool_number.get(name, -1) for name in usage.pools], np.int64)

@@ -5,6 +5,7 @@ A sample is the highest usage of a pod in an hour, where a worker takes a quanti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -44,22 +45,27 @@ def sized_workloads(usage: ClusterUsage) -> SizedWorkloads:
     names = tuple(sorted({*usage.workloads} - {""}))
     number = {name: i for i, name in enumerate(names)}
     index = np.array([number.get(name, -1) for name in usage.workloads], np.int64)
-    days = _history_days(usage, index, len(names))
+    samples = [_samples(usage, index, r) for r in range(2)]
+    days = _history_days(usage, index, samples, len(names))
     weights = (
-        _cpu_weights(usage, index, len(names)), _memory_weights(usage, index, len(names))
-    )  # fmt: skip
+        _cpu_weights(usage, index, samples[0], len(names)),
+        _memory_weights(usage, index, samples[1], len(names)),
+    )
     by_resource = [
         bounds(quantiles(weights[r], VPA.layouts[r], FRACTIONS), days, FLOOR[r]) for r in range(2)
     ]
     lower, target, upper = (
         np.stack([both[i] for both in by_resource], axis=1) * TO_KUBERNETES for i in range(3)
     )
-    peaks = _peaks(usage, index, len(names))
+    peaks = _peaks(usage, index, samples, len(names))
     return SizedWorkloads(names, index, lower, target, upper, peaks, days)
 
 
-def _samples(usage: ClusterUsage, index: IntArray, r: int) -> tuple[IntArray, IntArray]:
-    """Pod and hour of each known sample of pods with a workload."""
+_Samples = tuple[IntArray, IntArray]
+"""Pod and hour of each known sample of pods with a workload."""
+
+
+def _samples(usage: ClusterUsage, index: IntArray, r: int) -> _Samples:
     pods, hours = (~np.isnan(usage.highest[:, :, r])).nonzero()
     has_workload = index[pods] >= 0
     return pods[has_workload], hours[has_workload]
@@ -83,10 +89,10 @@ def _histogram(
     return flat.reshape(count, size)
 
 
-def _cpu_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+def _cpu_weights(usage: ClusterUsage, index: IntArray, samples: _Samples, count: int) -> FloatArray:
     """Histograms of cpu: a sample weighs the request of its pod."""
     layout = VPA.layouts[0]
-    pods, hours = _samples(usage, index, 0)
+    pods, hours = samples
     request = usage.requests[:, 0] / TO_KUBERNETES[0]
     request = np.where(request > _MOST_WEIGHT_CORES, _LEAST_WEIGHT_CORES, request)
     weights = np.maximum(request, _LEAST_WEIGHT_CORES)[pods]
@@ -95,11 +101,13 @@ def _cpu_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray
     return _histogram(index[pods], layout.digitize(values), weights, count, layout.num_buckets)
 
 
-def _memory_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+def _memory_weights(
+    usage: ClusterUsage, index: IntArray, samples: _Samples, count: int
+) -> FloatArray:
     """Histograms of memory: one peak of each pod and 24 hours from its first sample on, which
     weighs as at their end."""
     layout = VPA.layouts[1]
-    pods, hours = _samples(usage, index, 1)
+    pods, hours = samples
     if not len(pods):
         return np.zeros((count, layout.num_buckets))
     first = np.zeros(len(usage.pods), np.int64)
@@ -113,26 +121,27 @@ def _memory_weights(usage: ClusterUsage, index: IntArray, count: int) -> FloatAr
     return _histogram(index[own], layout.digitize(peaks), weights, count, layout.num_buckets)
 
 
-def _history_days(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+def _history_days(
+    usage: ClusterUsage, index: IntArray, samples: Sequence[_Samples], count: int
+) -> FloatArray:
     """From the first to the last sample of any pod, at most what all samples together cover."""
     first, last = np.full(count, usage.hours), np.zeros(count, np.int64)
-    samples = np.zeros(count, np.int64)
-    for r in range(2):
-        pods, hours = _samples(usage, index, r)
+    for pods, hours in samples:
         np.minimum.at(first, index[pods], hours)
         np.maximum.at(last, index[pods], hours)
-        if r == 0:
-            samples = np.bincount(index[pods], minlength=count)
+    covered = np.bincount(index[samples[0][0]], minlength=count)
     lifetime = np.maximum(last - first, 0)
-    days: FloatArray = np.minimum(lifetime, samples) / _DAY_HOURS
+    days: FloatArray = np.minimum(lifetime, covered) / _DAY_HOURS
     return days
 
 
-def _peaks(usage: ClusterUsage, index: IntArray, count: int) -> FloatArray:
+def _peaks(
+    usage: ClusterUsage, index: IntArray, samples: Sequence[_Samples], count: int
+) -> FloatArray:
     """The peak of all pods of each workload together, by `percentile`, (w, 2)."""
     peaks = np.full((count, 2), np.nan)
     for r, layout in enumerate(KOORDINATOR.layouts):
-        pods, hours = _samples(usage, index, r)
+        pods, hours = samples[r]
         cells = index[pods] * usage.hours + hours
         sums = np.bincount(cells, usage.highest[pods, hours, r], minlength=count * usage.hours)
         has_any = np.bincount(cells, minlength=count * usage.hours) > 0

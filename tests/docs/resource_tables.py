@@ -22,8 +22,7 @@ def page_of(kind: Kind) -> str:
 
 def resource_fields(kind: Kind) -> str:
     """A section for the object and for each object in it, with a row for each field."""
-    structs = structs_of((kind.struct,))
-    return "\n\n".join(_section(struct) for struct in structs if msgspec.structs.fields(struct))
+    return "\n\n".join(map(_section, structs_of((kind.struct,))))
 
 
 def _section(struct: type) -> str:
@@ -34,8 +33,12 @@ def _section(struct: type) -> str:
         for field in msgspec.structs.fields(struct)
         if field.encode_name not in _OF_EVERY_OBJECT or struct.__name__ not in _NAMES
     ]
-    table = "\n".join(("| field | type | allowed | meaning |", "|---|---|---|---|", *rows))
-    return f"## {struct.__name__}\n\n{text_of(struct)}\n\n{table}"
+    heading = f"## {struct.__name__}\n\n{text_of(struct)}"
+    if not rows:
+        return heading
+    return "\n".join(
+        (heading, "", "| field | type | allowed | meaning |", "|---|---|---|---|", *rows)
+    )
 
 
 def _text_of_struct(kind: Any) -> str:

@@ -72,10 +72,10 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
     exporter reads; Java and jars of the local broker; certificates that the settings name; the
     policy and the descheduler configuration, from worker.policy_file or the cluster; the broker,
-    its topics and the workers' group; whether nodes carry the policy and report usage; whether hot
-    nodes have a planner, plans an evictor, and evictions are stopped; with --scheduler-file the
-    configuration of the scheduler. What only some roles need is a warning. Nothing is changed. With
-    --node only this machine is asked.
+    its topics and the workers' group; whether nodes carry the policy and report usage; whether
+    records were refused; whether hot nodes have a planner, plans an evictor, and evictions are
+    stopped; with --scheduler-file the configuration of the scheduler. What only some roles need is
+    a warning. Nothing is changed. With --node only this machine is asked.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ from pipeline.processors.descheduling.descheduler_config import load_deschedulin
 from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
 from pipeline.settings import KafkaSettings, Settings
-from pipeline.sources import object_files
+from pipeline.sources import object_files, simulated_fleet
 from pipeline.sources.compacted_writer import all_records
 from pipeline.sources.policy_file import (
     config_map_data,
@@ -231,7 +231,7 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
         todo = f"restart the watcher: it writes those of its Nodes again; {WHO_WRITES}"
         return Check("nodes", "warn", text, todo)
     if stale:
-        names = ", ".join(stale[:3]) + (", ..." if len(stale) > 3 else "")
+        names = first_names(stale)
         count = f"{len(stale)} of {len(records[state.source]) if state else 0}"
         text = f"{count} do not carry the policy: {names}{leader_note}"
         if state is not None and state.source == object_files.SOURCE:
@@ -305,11 +305,11 @@ def _has_offers(record: bytes) -> bool:
 
 
 def _read_node_records(kafka: KafkaSettings) -> dict[str, dict[bytes, bytes]]:
-    """The newest records by source and node; those of `_FOREIGN` are of no watcher or worker."""
+    """The newest records by source and node; those of `_FOREIGN` are of none of ours."""
 
     async def read() -> dict[str, dict[bytes, bytes]]:
-        records: dict[str, dict[bytes, bytes]] = {_CLUSTER: {}, object_files.SOURCE: {}}
-        records[_FOREIGN] = {}
+        sources = (_CLUSTER, object_files.SOURCE, simulated_fleet.SOURCE, _FOREIGN)
+        records: dict[str, dict[bytes, bytes]] = {source: {} for source in sources}
         async for record in all_records(kafka, NODES):
             for known in records.values():
                 known.pop(record.key, None)

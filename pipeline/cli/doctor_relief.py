@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from pipeline.cli.doctor_check import Check
+from pipeline.cli.doctor_feeds import first_names
 from pipeline.errors import RecordError, SpringtideError
 from pipeline.kafka.client import client_options
 from pipeline.kafka.follow import open_follower, topic_partitions
@@ -62,7 +63,7 @@ def check_planner(kafka: KafkaSettings, holder: str) -> Check:
     if holder or not hot:
         leads = f"{holder} leads" if holder else "no planner leads"
         return Check("planner", "ok", f"{leads}; {len(hot)} nodes are hot")
-    names = ", ".join(hot[:3]) + (", ..." if len(hot) > 3 else "")
+    names = first_names(hot)
     todo = "start springtide planner, with LowNodeLoad enabled in the descheduler configuration"
     text = f"{len(hot)} nodes are hot, and no planner leads to relieve them: {names}"
     return Check("planner", "warn", text, todo)

@@ -70,7 +70,9 @@ class Command(click.Command):
         """Write the options, and where the rest is."""
         super().format_options(ctx, formatter)
         if self._has_more and not ctx.meta.get(_HELP_ALL):
-            more = ", ".join(["All flags", *(title.lower() for title in self._tables)])
+            more = ", ".join(
+                ["All flags", *(title[0].lower() + title[1:] for title in self._tables)]
+            )
             formatter.write_paragraph()
             formatter.write_text(f"{more}: --help-all")
 

@@ -28,7 +28,7 @@ from pipeline.table.node_documents import node_list
     exit_codes={0: "nodes shown", 4: "no data, or all data is stale"},
     tables={
         "Columns": [(column.header, column.help) for column in COLUMNS],
-        "Flags": [(flag.name, flag.help) for flag in (NO_DATA, *FLAGS)],
+        "Values of FLAGS": [(flag.name, flag.help) for flag in (NO_DATA, *FLAGS)],
     },
 )
 @click.option("--once", is_flag=True, help="Print the table once, also on a terminal.")

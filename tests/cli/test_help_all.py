@@ -47,7 +47,7 @@ def test_help_has_one_line_in_place_of_other_flags(words: str) -> None:
 
 def test_tables_are_named_where_they_are_left_out() -> None:
     short, whole = help_of("top", "--help"), help_of("top", "--help-all")
-    assert "\nAll flags, columns, flags: --help-all\n" in short
+    assert "\nAll flags, columns, values of FLAGS: --help-all\n" in short
     assert ("\nColumns:\n" in short, "\nColumns:\n" in whole) == (False, True)
 
 

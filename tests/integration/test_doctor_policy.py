@@ -175,6 +175,7 @@ LED = PolicyState("cluster", None, leader="watcher-1")
 def test_a_record_that_somebody_else_wrote_over_a_node_is_named(kafka: KafkaSettings) -> None:
     beat(kafka)
     put(kafka, "cluster", carrying("n1"), carrying("n2"))
+    put(kafka, "fleet", carrying("simulated"))
     asyncio.run(send(kafka, NODES, ("n1", b"\xff{"), headers=NO_VALUES))
     check = check_nodes(Settings(kafka=kafka), LED)
     assert (check.status, check.found) == (

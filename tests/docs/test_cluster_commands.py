@@ -87,6 +87,10 @@ def test_commands_of_a_page_run(cluster: ControlPlane, page: str, tmp_path: Path
             "apply", "-f", "-", stdin=profile[0]
         ),
         "kubectl get pod POD": lambda: apply(cluster, pod("web-0")),
+        # A reader applies it in place of what the chart has.
+        "kubectl scale statefulset": lambda: cluster.kubectl(
+            "delete", "-n", "springtide-system", "-f", str(ROOT / "deploy/kafka/keda.yaml")
+        ),
     }
     for command in commands_of(page):
         namespace = SETUP.match(command)

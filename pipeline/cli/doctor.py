@@ -20,7 +20,7 @@ import msgspec
 
 from pipeline import __version__
 from pipeline.cli.doctor_certificates import check_certificates
-from pipeline.cli.doctor_check import Check, Status, failed
+from pipeline.cli.doctor_check import Check, Status, failed, unread
 from pipeline.cli.help_sections import Command
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.options import (
@@ -370,7 +370,7 @@ def check_workers(kafka: KafkaSettings, group: str) -> Check:
             asyncio.wait_for(_watch_group(kafka, group), 3 * _KAFKA_SECONDS)
         )
     except (SpringtideError, TimeoutError) as error:
-        return Check("workers", "unknown", f"group {group!r} cannot be described: {error}")
+        return unread("workers", f"the members of group {group!r}", error)
     if not after:
         todo = "start springtide worker, or give the --id of the workers"
         return Check("workers", "warn", f"group {group!r} has no member", todo)

@@ -19,3 +19,9 @@ class Check(NamedTuple):
 def failed(name: str, error: SpringtideError, status: Status = "fail") -> Check:
     """Return the check for this error."""
     return Check(name, status, error.message, error.hint or "")
+
+
+def unread(name: str, what: str, error: SpringtideError | TimeoutError) -> Check:
+    """Return the check that could not read `what`."""
+    reason = str(error) or "no answer in time"
+    return Check(name, "unknown", f"cannot read {what}: {reason}")

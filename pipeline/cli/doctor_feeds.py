@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.cli.doctor_check import Check
+from pipeline.cli.doctor_check import Check, unread
 from pipeline.cli.safe_output import printable
 from pipeline.errors import RecordError, SpringtideError
 from pipeline.kafka.client import client_options
@@ -72,7 +72,7 @@ def check_usage(kafka: KafkaSettings, nodes: Iterable[str]) -> Check:
     try:
         fresh = asyncio.run(asyncio.wait_for(_fresh_nodes(kafka, time.time()), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
-        return Check("usage", "unknown", f"cannot read springtide.node-state: {error}")
+        return unread("usage", "springtide.node-state", error)
     known = set(nodes)
     silent, strangers = sorted(known - fresh), sorted(fresh - known)
     problems, todo = [], []
@@ -101,7 +101,7 @@ def check_deleted_nodes(kafka: KafkaSettings) -> Check | None:
             asyncio.wait_for(_deleted_nodes_that_send(kafka, time.time()), _KAFKA_SECONDS)
         )
     except (SpringtideError, TimeoutError) as error:
-        return Check("samples", "unknown", f"cannot read springtide.samples: {error}")
+        return unread("samples", "springtide.samples", error)
     if not names:
         return None
     text = f"workers drop the samples of {', '.join(names)}: deleted on springtide.nodes"
@@ -116,7 +116,7 @@ def check_dead_letters(kafka: KafkaSettings) -> Check | None:
             asyncio.wait_for(_dead_letters(kafka, time.time() - _LETTER_SECONDS), _KAFKA_SECONDS)
         )
     except (SpringtideError, TimeoutError) as error:
-        return Check("refused", "unknown", f"cannot read springtide.dead-letters: {error}")
+        return unread("refused", "springtide.dead-letters", error)
     if newest_letter is None:
         return None
     # A header of others may have no value.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.cli.doctor_check import Check, failed
+from pipeline.cli.doctor_check import Check, failed, unread
 from pipeline.cli.doctor_feeds import WHO_WRITES, check_usage, first_names, watcher_writes
 from pipeline.cli.safe_output import printable
 from pipeline.clock import SystemClock
@@ -220,7 +220,7 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
             records = _read_node_records(settings.kafka)
             stale = [name for name in _nodes_without_policy(state, records) if name in stale]
     except (SpringtideError, TimeoutError) as error:
-        return Check("nodes", "unknown", f"cannot read springtide.nodes: {error}")
+        return unread("nodes", "springtide.nodes", error)
     cluster_count, file_count = len(records[_CLUSTER]), len(records[object_files.SOURCE])
     counts = f"{cluster_count} from the cluster, {file_count} from a file"
     leader_note = "" if state is None or not state.leader else f"; {state.leader} leads"
@@ -246,7 +246,7 @@ def check_nodes(settings: Settings, state: PolicyState | None) -> Check:
             settings.kafka, _CLUSTER, may_just_start=bool(state and state.leader)
         )
     except (SpringtideError, TimeoutError) as error:
-        return Check("nodes", "unknown", f"cannot read springtide.heartbeats: {error}")
+        return unread("nodes", "springtide.heartbeats", error)
     if writes and not cluster_count and not file_count:
         return Check("nodes", "ok", f"a watcher follows a cluster without Nodes{leader_note}")
     if state is not None and state.leader and not writes and state.source == _CLUSTER:
@@ -273,7 +273,7 @@ def check_node_usage(settings: Settings) -> Check | None:
     try:
         records = _read_node_records(settings.kafka)
     except (SpringtideError, TimeoutError) as error:
-        return Check("usage", "unknown", f"cannot read springtide.nodes: {error}")
+        return unread("usage", "springtide.nodes", error)
     del records[_FOREIGN]
     names = {key.decode(errors="replace") for known in records.values() for key in known}
     return check_usage(settings.kafka, names) if names else None
@@ -286,7 +286,7 @@ def check_actuator(settings: Settings, state: PolicyState) -> Check | None:
     try:
         records = _read_node_records(settings.kafka)
     except (SpringtideError, TimeoutError) as error:
-        return Check("actuator", "unknown", f"cannot read springtide.nodes: {error}")
+        return unread("actuator", "springtide.nodes", error)
     offer_count = sum(map(_has_offers, records[_CLUSTER].values()))
     if state.actuator:
         return Check("actuator", "ok", f"{state.actuator} leads; {offer_count} Nodes offer")

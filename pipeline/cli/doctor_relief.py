@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pipeline.cli.doctor_check import Check
+from pipeline.cli.doctor_check import Check, unread
 from pipeline.cli.doctor_feeds import first_names
 from pipeline.errors import RecordError, SpringtideError
 from pipeline.kafka.client import client_options
@@ -59,7 +59,7 @@ def check_planner(kafka: KafkaSettings, holder: str) -> Check:
     try:
         hot = asyncio.run(asyncio.wait_for(_hot_nodes(kafka), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
-        return Check("planner", "unknown", f"cannot read springtide.node-state: {error}")
+        return unread("planner", "springtide.node-state", error)
     if holder or not hot:
         leads = f"{holder} leads" if holder else "no planner leads"
         return Check("planner", "ok", f"{leads}; {len(hot)} nodes are hot")
@@ -75,8 +75,7 @@ def check_evictor(kafka: KafkaSettings, holder: str, now: float) -> Check:
     try:
         plans = asyncio.run(asyncio.wait_for(_plans(kafka, now), _KAFKA_SECONDS))
     except (SpringtideError, TimeoutError) as error:
-        text = f"cannot read springtide.eviction-plans and springtide.actions: {error}"
-        return Check("evictor", "unknown", text)
+        return unread("evictor", "springtide.eviction-plans and springtide.actions", error)
     leads = f"{holder} leads" if holder else "no evictor leads"
     if not plans.unanswered:
         return Check("evictor", "ok", f"{leads}; {len(plans.ended)} plans ended in the last hour")

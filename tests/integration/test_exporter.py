@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from node_exporter.kernel.cgroup_paths import Driver, KubeQOS, pod_dir
@@ -306,7 +307,7 @@ async def test_it_starts_without_a_broker_and_without_its_topic(
             assert not exporter.is_ready()
             await asyncio.to_thread(broker.start)
             await asyncio.sleep(4)
-            await apply_topics(kafka)
+            await apply_topics(msgspec.structs.replace(kafka, request_timeout_seconds=30))
             samples = await exporter.complete(at_least=8)
             assert exporter.is_ready()
             assert sequences(samples) == list(range(len(samples)))

@@ -98,7 +98,12 @@ def test_quotas_are_scaled_to_the_period_of_the_cgroup(
 @pytest.mark.cgroups
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [(Knob.MEMORY_LIMIT, 10 * PAGE_BYTES + 1), (Knob.CPU_SHARES, 700), (Knob.CPU_QUOTA, UNLIMITED)],
+    [
+        # More than a cgroup without a process may hold.
+        (Knob.MEMORY_LIMIT, 10_000 * PAGE_BYTES + 1),
+        (Knob.CPU_SHARES, 700),
+        (Knob.CPU_QUOTA, UNLIMITED),
+    ],
 )
 def test_what_the_kernel_will_show_is_known_before(
     tree: CgroupTree, files: CgroupFiles, knob: Knob, value: Value

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Coroutine,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -43,6 +50,7 @@ from pipeline.processors.report.prometheus_queries import (
     POD_RANGES,
     SCRAPES,
     SERIES,
+    STEADY_CPU,
     Span,
     filled,
     pod_matchers,
@@ -124,7 +132,8 @@ class HistorySession:
         running = await self._vector(INSTANT["running"], span)
         self._require("running", running)
         names = [name for name in INSTANT if name != "running"]
-        parts = _parts(len(running), by_hour, span)
+        hour_parts = _parts(len(running), by_hour, 1.0, span)
+        rate_parts = _parts(len(running), by_hour, HOUR_SECONDS / span.rate_seconds, span)
         progress = _Progress(report, len(names) + len(SERIES) + 1 + 4 * hours)
         async with _first_error(), asyncio.TaskGroup() as group:
 
@@ -132,12 +141,11 @@ class HistorySession:
                 return group.create_task(progress.counted(work, size))
 
             def start_parts(
-                texts: Mapping[str, str], ask: Callable[[str, Span], Coroutine[Any, Any, _T]]
-            ) -> dict[str, list[asyncio.Task[list[_T]]]]:
-                return {
-                    name: [start(self._halved(text, part, ask), part.hours) for part in parts]
-                    for name, text in texts.items()
-                }
+                text: str,
+                parts: Sequence[Span],
+                ask: Callable[[str, Span], Coroutine[Any, Any, _T]],
+            ) -> list[asyncio.Task[list[_T]]]:
+                return [start(self._halved(text, part, ask), part.hours) for part in parts]
 
             labels = {name: start(self._labels(name, span)) for name in SERIES}
             instants = {name: start(self._vector(INSTANT[name], span)) for name in names}
@@ -146,8 +154,18 @@ class HistorySession:
                 name: [start(self._halved(text, span, partial(self._range, span)), 0)]
                 for name, text in NODE_RANGES.items()
             }
-            ranges = nodes | start_parts(POD_RANGES, partial(self._range, span))
-            means = start_parts(MEANS, partial(self._mean, span))
+            ask_range, parts = partial(self._range, span), {"cpu": rate_parts, "memory": hour_parts}
+            ranges = nodes | {
+                name: start_parts(text, parts[name], ask_range) for name, text in POD_RANGES.items()
+            }
+            pods = {labels.get("pod", "") for labels, _ in running}
+            ask_mean = {
+                "cpu": partial(self._cpu_mean, span, pods),
+                "memory": partial(self._mean, span),
+            }
+            means = {
+                name: start_parts(text, hour_parts, ask_mean[name]) for name, text in MEANS.items()
+            }
         vectors = {name: task.result() for name, task in instants.items()} | {"running": running}
         vectors |= {name: [(own, 1.0) for own in task.result()] for name, task in labels.items()}
         vectors["requests"] = [*vectors["requests"], *ended.result()]
@@ -198,18 +216,40 @@ class HistorySession:
         ended = {place_of(labels) for labels in await pods}
         ended -= {place_of(labels) for labels, _ in await present}
         names = sorted({name for _, name, _ in ended})
+        requests = await self._vectors(ENDED_REQUESTS, span, names)
+        # A pod of this name may be present elsewhere.
+        return [sample for sample in requests if place_of(sample[0]) in ended]
+
+    async def _mean(self, whole: Span, text: str, part: Span) -> PartMeans:
+        return _part_means(whole, part, await self._vector(text, part))
+
+    async def _cpu_mean(
+        self, whole: Span, pods: Container[str], text: str, part: Span
+    ) -> PartMeans:
+        """As `_mean`, but of the pods with these names only. Samples within the part are read only
+        of those that are not steady."""
+        counted = await self._vector(STEADY_CPU, part)
+        steady = [(labels, cores) for labels, cores in counted if cores >= 0.0]
+        changed = [
+            labels for labels, cores in counted if not cores >= 0.0 and labels.get("pod") in pods
+        ]
+        if len(changed) > len(steady):
+            return await self._mean(whole, text, part)
+        read = await self._vectors(text, part, sorted({labels["pod"] for labels in changed}))
+        # A pod of this name may be steady elsewhere.
+        wanted = {frozenset(labels.items()) for labels in changed}
+        own = [sample for sample in read if frozenset(sample[0].items()) in wanted]
+        return _part_means(whole, part, [*steady, *own])
+
+    async def _vectors(self, text: str, span: Span, names: Sequence[str]) -> Vector:
+        """The answer of a query for the pods with these names."""
         vectors = await asyncio.gather(
             *(
-                self._vector(ENDED_REQUESTS, span._replace(matchers=(*span.matchers, matcher)))
+                self._vector(text, span._replace(matchers=(*span.matchers, matcher)))
                 for matcher in pod_matchers(names, MOST_MATCHER_CHARACTERS)
             )
         )
-        # A pod of this name may be present elsewhere.
-        return [sample for vector in vectors for sample in vector if place_of(sample[0]) in ended]
-
-    async def _mean(self, whole: Span, text: str, part: Span) -> PartMeans:
-        end = whole.hours - (whole.end_seconds - part.end_seconds) // HOUR_SECONDS
-        return PartMeans(end - part.hours, end, await self._vector(text, part))
+        return [sample for vector in vectors for sample in vector]
 
     async def _range(self, whole: Span, text: str, part: Span) -> HourSamples:
         def read(body: bytes) -> HourSamples:
@@ -293,12 +333,20 @@ class HistorySession:
         )
 
 
-def _parts(pods: int, scrapes_per_hour: float, span: Span) -> list[Span]:
-    """The hours of each query of pods."""
-    by_hour = max(pods, 1) * HOUR_SECONDS / span.rate_seconds
-    read_by_hour = max(pods, 1) * max(scrapes_per_hour, 1.0)
-    most = min(MOST_INNER_SAMPLES / by_hour, MOST_READ_SAMPLES / read_by_hour, MOST_QUERY_HOURS)
+def _parts(pods: int, read_by_hour: float, computed_by_hour: float, span: Span) -> list[Span]:
+    """The hours of each query that reads and computes so many samples of a pod in an hour."""
+    pods = max(pods, 1)
+    most = min(
+        MOST_READ_SAMPLES / (pods * max(read_by_hour, 1.0)),
+        MOST_INNER_SAMPLES / (pods * computed_by_hour),
+        MOST_QUERY_HOURS,
+    )
     return span.parts(max(int(most), 1))
+
+
+def _part_means(whole: Span, part: Span, means: Vector) -> PartMeans:
+    end = whole.hours - (whole.end_seconds - part.end_seconds) // HOUR_SECONDS
+    return PartMeans(end - part.hours, end, means)
 
 
 def _joined(tasks: Sequence[asyncio.Task[list[_T]]]) -> list[_T]:

@@ -38,6 +38,14 @@ def rate(values: FloatArray, end: int, steps: int) -> float:
     return float(increase * (sampled + to_start + to_end) / sampled / (steps * STEP_SECONDS))
 
 
+def _cpu_of_hour(values: FloatArray, end: int) -> float:
+    """The cores of an hour: by the counter at both ends, else the rate of the part that is
+    known."""
+    increase = float(values[end] - values[end - _BY_HOUR])
+    known = not math.isnan(increase)
+    return increase / 3600 if known else rate(values, end, _BY_HOUR)
+
+
 def _of_pod(values: Sequence[tuple[str, float]]) -> float:
     """The sum over containers of the highest of each; NaN without any."""
     highest: dict[str, float] = {}
@@ -71,7 +79,7 @@ def hours_of_pods(week: RecordedWeek) -> dict[str, dict[str, FloatArray]]:
                 for at in range(end - _BY_HOUR + RATE_STEPS, end + 1, RATE_STEPS)
             ]
             window = slice(end - _BY_HOUR + 1, end + 1)
-            hourly = [rate(s.values, end, _BY_HOUR) for s in cpu]
+            hourly = [_cpu_of_hour(s.values, end) for s in cpu]
             parts = [(s.labels["container"], s.values[window]) for s in memory]
             known = [(name, own[~np.isnan(own)]) for name, own in parts]
             some = [(name, own) for name, own in known if len(own)]

@@ -383,7 +383,8 @@ def _hours_of(request: BaseHTTPRequestHandler) -> int:
     if "start" in own and "container_" in own.get("query", ""):
         return (int(own["end"]) - int(own["start"])) // 3600 + 1
     minutes = re.search(r"\[(\d+)m:1h\]", own.get("query", ""))
-    return (int(minutes[1]) + 1) // 60 if minutes else 0
+    offset = re.search(r"- 1e9 or .* offset (\d+)h", own.get("query", ""))
+    return (int(minutes[1]) + 1) // 60 if minutes else int(offset[1]) if offset else 0
 
 
 @pytest.mark.parametrize(

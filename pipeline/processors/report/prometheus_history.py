@@ -60,7 +60,7 @@ def cluster_usage(history: History, pool_labels: Sequence[str] = POOL_LABELS) ->
     places |= {place: "" for place in running if place not in places}
     allocatable = _by_node(vectors["allocatable"])
     nodes = sorted({*allocatable} | {place[2] for place in running})
-    scraped = (labels for part in history.means["cpu"] for labels, _ in part.vector)
+    scraped = (labels for part in history.ranges["cpu"] for labels in part.labels)
     known_nodes = _Nodes(nodes, places, scraped)
     rows: dict[PodPlace, int] = {}
 

@@ -11,9 +11,11 @@ The containers of a pod are summed. After a restart a container has two series, 
 `id`: their rates are summed, since each one has only a part of the time; of their memory the higher
 one counts.
 
-The server reads each sample of usage twice, for the highest and for the mean. Other series it reads
-at the end only: names and owners of pods that ended are labels (`SERIES`), and requests are those
-at the end, but of pods that ended the last ones. A pod of the same name may have had others.
+The server reads each sample of memory twice, for the highest and for the mean, but those of cpu
+once: counters at both ends of a part have the mean of the pods whose containers ran throughout.
+Other series it reads at the end only: names and owners of pods that ended are labels (`SERIES`),
+and requests are those at the end, but of pods that ended the last ones. A pod of the same name may
+have had others.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from pipeline.errors import UsageError
 from pipeline.processors.report.cluster_usage import HOUR_SECONDS
 
 _POD: Final = "namespace, pod, node, instance"
-_CONTAINERS: Final = '{container!="", container!="POD", pod!=""$match}'
+_OF_CONTAINER: Final = 'container!="", container!="POD", pod!=""$match'
+_CONTAINERS: Final = f"{{{_OF_CONTAINER}}}"
 _CPU: Final = "container_cpu_usage_seconds_total"
 _MEMORY: Final = "container_memory_working_set_bytes"
 _ROOT: Final = '{id="/"$match}'
@@ -41,9 +44,18 @@ RATE_SECONDS: Final = 60 * _RATE_MINUTES[0]
 """cpu is averaged over this span, unless scrapes are too far apart."""
 
 
+def _sum_of_cpu(usage: str) -> str:
+    return f"sum by ({_POD}) (max by ({_POD}, container, id) ({usage}))"
+
+
 def _cpu_of_pods(span: str) -> str:
-    rate = f"rate({_CPU}{_CONTAINERS}[{span}])"
-    return f"sum by ({_POD}) (max by ({_POD}, container, id) ({rate}))"
+    return _sum_of_cpu(f"rate({_CPU}{_CONTAINERS}[{span}])")
+
+
+def _cpu_by_counters(hours: str) -> str:
+    # Without an id of the container, a counter may have begun again at 0.
+    counter = f'{_CPU}{{id!="", {_OF_CONTAINER}}}'
+    return f"({counter} - {counter} offset {hours}h >= 0) / (3600 * {hours})"
 
 
 def _memory_of_pods(function: str) -> str:
@@ -104,11 +116,19 @@ SERIES: Final = {
 }
 """Series of the whole history, by name."""
 
+_HOUR_OF_CPU: Final = f"{_cpu_by_counters('1')} or rate({_CPU}{_CONTAINERS}[1h])"
 MEANS: Final = {
-    "cpu": f"avg_over_time(({_cpu_of_pods('1h')})[${{minutes}}m:1h])",
+    "cpu": f"avg_over_time(({_sum_of_cpu(_HOUR_OF_CPU)})[${{minutes}}m:1h])",
     "memory": f"avg_over_time(({_memory_of_pods('avg_over_time')})[${{minutes}}m:1h])",
 }
 """The mean over the hours of a part that each pod has usage in."""
+
+STEADY_CPU: Final = _sum_of_cpu(
+    f"{_cpu_by_counters('${hours}')} or 0 * {_CPU}{_CONTAINERS} - 1e9 "
+    f"or 0 * {_CPU}{_CONTAINERS} offset ${{hours}}h - 1e9"
+)
+"""The same mean of cpu of the pods whose containers all ran throughout a part; negative for others
+that ran at one of its ends."""
 
 NODE_RANGES: Final = {
     "node_cpu": f"max by (node, instance) (rate({_CPU}{_ROOT}[1h]))",

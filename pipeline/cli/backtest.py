@@ -22,7 +22,16 @@ from pipeline.cli.help_sections import Command, SecondaryOption
 from pipeline.cli.model_export import write_atomically
 from pipeline.cli.options import KAFKA_CLIENT, output_option, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
+from pipeline.cli.trace_inputs import (
+    TraceInput,
+    burn_in_option,
+    dataset_option,
+    resource_option,
+    scenario_option,
+    stride_option,
+    trace_input_options,
+    trace_progress,
+)
 from pipeline.errors import UsageError
 from pipeline.processors.backtest import report
 from pipeline.processors.backtest.html_report import detailed_variants, html_report
@@ -61,7 +70,7 @@ _HOUR: Final = 3600
     "--variants",
     "variants_file",
     type=click.Path(path_type=Path),
-    help="Judge the variants in this YAML file; by default each predictor of model.predictors.",
+    help="Judge these variants (YAML, - for standard input) in place of model.predictors.",
 )
 @click.option("--peers", is_flag=True, help="Judge predictors of other systems, too.")
 @click.option(
@@ -95,28 +104,9 @@ _HOUR: Final = 3600
     type=click.Path(path_type=Path),
     help="Judge on the suites in this file (YAML); by default what the traces have.",
 )
-@click.option(
-    "--dataset",
-    "names",
-    cls=SecondaryOption,
-    multiple=True,
-    help="Only this data set; may be repeated.",
-)
-@click.option(
-    "--scenario",
-    "scenarios",
-    cls=SecondaryOption,
-    multiple=True,
-    help="Only this scenario; may be repeated.",
-)
-@click.option(
-    "--resource",
-    "resources",
-    cls=SecondaryOption,
-    type=click.Choice(["cpu", "memory"]),
-    multiple=True,
-    help="Only this resource; may be repeated.",
-)
+@dataset_option
+@scenario_option
+@resource_option
 @click.option(
     "--horizon",
     "horizons",
@@ -124,15 +114,8 @@ _HOUR: Final = 3600
     multiple=True,
     help="How long a prediction has to hold, such as 24h; may be repeated.",
 )
-@click.option(
-    "--burn-in",
-    cls=SecondaryOption,
-    type=Duration(),
-    help="Time before the first scored prediction.",
-)
-@click.option(
-    "--stride", cls=SecondaryOption, type=Duration(), help="Time between scored predictions."
-)
+@burn_in_option
+@stride_option
 @output_option
 @click.option(
     "--parquet",
@@ -183,7 +166,7 @@ def command(
     Examples:
       springtide backtest traces --peers --html report.html
       springtide backtest traces --predictors '[percentile, nsigma-v2]' --horizon 24h
-      springtide backtest traces --variants variants.yaml --dataset april
+      springtide backtest traces --risk 0.01 --risk 0.05 --dataset april
       springtide backtest /var/lib/springtide/archive --since 30d
       springtide backtest --live --horizon 1h --burn-in 6h
     """  # fmt: skip

@@ -9,12 +9,20 @@ import click
 from pipeline.agents.bank_settings import model_config
 from pipeline.cli.backtest_files import variant_of
 from pipeline.cli.calibration_text import document, text_lines, yaml_lines
-from pipeline.cli.duration_option import Duration
 from pipeline.cli.finite_range import FiniteRange
-from pipeline.cli.help_sections import Command, SecondaryOption
+from pipeline.cli.help_sections import Command
 from pipeline.cli.options import KAFKA_CLIENT, output_formats, settings_options
 from pipeline.cli.safe_output import print_lines
-from pipeline.cli.trace_inputs import TraceInput, trace_input_options, trace_progress
+from pipeline.cli.trace_inputs import (
+    TraceInput,
+    burn_in_option,
+    dataset_option,
+    resource_option,
+    scenario_option,
+    stride_option,
+    trace_input_options,
+    trace_progress,
+)
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.calibration import (
     Calibration,
@@ -61,27 +69,11 @@ _COLUMN_HELP: Final = {
     "--violation", "target", type=FiniteRange(0.0001, 0.5), required=True,
     help="Highest rate of violations, a share such as 0.02.",
 )  # fmt: skip
-@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
-@click.option(
-    "--scenario",
-    "scenarios",
-    cls=SecondaryOption,
-    multiple=True,
-    help="Only this scenario; may be repeated.",
-)
-@click.option(
-    "--resource", "resources", cls=SecondaryOption, type=click.Choice(["cpu", "memory"]),
-    multiple=True, help="Only this resource; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--burn-in",
-    cls=SecondaryOption,
-    type=Duration(),
-    help="Time before the first scored prediction.",
-)
-@click.option(
-    "--stride", cls=SecondaryOption, type=Duration(), help="Time between scored predictions."
-)
+@dataset_option
+@scenario_option
+@resource_option
+@burn_in_option
+@stride_option
 @output_formats("yaml", help=", yaml are settings to paste")
 @settings_options(*KAFKA_CLIENT, "kafka.partitions", "model.*")
 @trace_input_options

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from pipeline.cli.duration_option import Duration
+from pipeline.cli.help_sections import SecondaryOption
 from pipeline.cli.kafka_requests import run_requests
 from pipeline.cli.malloc import keep_freed_memory
 from pipeline.cli.model_export import require_new
@@ -30,6 +32,26 @@ STATISTIC: Final = ModelSettings().training_statistic
 """The statistic of usage that models learn by default."""
 
 _PROGRESS_SECONDS: Final = 2.0
+
+dataset_option: Final = click.option(
+    "--dataset", "names", cls=SecondaryOption, multiple=True,
+    help="Only this data set; may be repeated.",
+)  # fmt: skip
+scenario_option: Final = click.option(
+    "--scenario", "scenarios", cls=SecondaryOption, multiple=True,
+    help="Only this scenario; may be repeated.",
+)  # fmt: skip
+resource_option: Final = click.option(
+    "--resource", "resources", cls=SecondaryOption, type=click.Choice(["cpu", "memory"]),
+    multiple=True, help="Only this resource; may be repeated.",
+)  # fmt: skip
+burn_in_option: Final = click.option(
+    "--burn-in", cls=SecondaryOption, type=Duration(),
+    help="Time before the first scored prediction.",
+)  # fmt: skip
+stride_option: Final = click.option(
+    "--stride", cls=SecondaryOption, type=Duration(), help="Time between scored predictions."
+)
 
 
 class TraceInput(NamedTuple):

@@ -15,7 +15,13 @@ from pipeline.cli.published_results import check_name, check_topic, difference, 
 from pipeline.cli.published_results import withdraw as withdraw_result
 from pipeline.cli.replayed_policies import NodeAmounts, PolicyFile, read_policy, replayed_policy
 from pipeline.cli.safe_output import print_lines, printable
-from pipeline.cli.trace_inputs import TraceInput, trace_input_unless, trace_progress
+from pipeline.cli.trace_inputs import (
+    TraceInput,
+    dataset_option,
+    scenario_option,
+    trace_input_unless,
+    trace_progress,
+)
 from pipeline.cli.what_if_text import document, published, text_lines
 from pipeline.errors import UsageError
 from pipeline.processors.backtest.suites import Selection, selected_suites
@@ -52,14 +58,8 @@ _HOUR: Final = 3600
     help="What stands for the capacity of a node where the trace has none: the highest sum of "
     "these of its pods.",
 )  # fmt: skip
-@click.option("--dataset", "names", multiple=True, help="Only this data set; may be repeated.")
-@click.option(
-    "--scenario",
-    "scenarios",
-    cls=SecondaryOption,
-    multiple=True,
-    help="Only this scenario; may be repeated.",
-)
+@dataset_option
+@scenario_option
 @click.option("--by-node", is_flag=True, help="Show the nodes that differ, too.")
 @click.option(
     "--burn-in", cls=SecondaryOption, type=Duration(), help="Time before anything counts."

@@ -185,7 +185,8 @@ class Feed:
                 backoff.reset()
                 _log.warning("reading the topics again", reason=str(reason))
             except (KafkaError, OSError) as error:
-                if self.state.connected:
+                # Each connection finds out anew what is denied.
+                if self.state.connected and not isinstance(error, TopicDeniedError):
                     backoff.reset()
                 if not self._leave_out(error):
                     self._note_failure(error)

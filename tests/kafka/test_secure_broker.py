@@ -305,19 +305,32 @@ async def test_a_topic_that_may_not_be_read_does_not_stop_the_feed_of_others(
         await cancel_tasks(feeding)
 
 
+class PausesClock(SystemClock):
+    """Remembers how long its users slept."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await super().sleep(seconds)
+
+
 async def test_a_topic_that_may_be_read_again_is_read_while_all_others_are_denied(
     secure: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.table.limits.MISSING_TOPIC_SECONDS", 1.0)
     kafka, role = settings_of(secure, "node-actuator"), ROLES["node-actuator"]
+    clock = PausesClock()
     topics = [topic for topic in role.writes if topic not in role.reads]
     feed = Feed(
-        Table(), client=client_options(kafka), prefix=PREFIX, clock=SystemClock(),
+        Table(), client=client_options(kafka), prefix=PREFIX, clock=clock,
         topics=topics, optional=topics, take_record=lambda *_: True,
     )  # fmt: skip
     feeding = asyncio.create_task(feed.run())
     try:
         await until(lambda: len(feed.state.missing) == 1 and not feed.state.connected, 60)
+        await until(lambda: max(clock.pauses) > 1.0, 60)
         (denied_first,) = feed.state.missing
         rights = rights_of(role, PREFIX, "group")
         write = next(r for r in rights if (r.name, r.operation) == (denied_first, "Write"))

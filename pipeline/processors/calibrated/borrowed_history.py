@@ -93,18 +93,19 @@ def take_over(
     """Give the new pods in `rows`, whose history is empty, the history that they borrow, if there
     is any. `present` are the rows of the pods that ran before and still run, `elsewhere` the
     histories of workloads on other nodes, from which `experience` learns how pods grow."""
+    if not (len(present) or len(departed) or elsewhere):
+        return
     claimed: BoolArray = np.zeros(len(departed["id"]), np.bool_)
     recent = step - _REPLACEMENT_SECONDS // horizon.step_seconds
     taught = set()  # each history teaches growth once, however many pods begin with it
     returned = departed.find(pods["id"][rows])
     claimed[returned[returned >= 0]] = True
     for row, own in zip(rows.tolist(), returned.tolist(), strict=True):
-        heir = np.array([row])
         workload = int(pods["workload"][row])
         if own < 0 and workload != NO_WORKLOAD:
             own, sibling = _donor(pods, present, departed, claimed, workload, recent)
             if sibling >= 0:
-                _borrow(pods, np.array([sibling]), pods, heir, step)
+                _borrow(pods, sibling, pods, row, step)
                 continue
             if own < 0 and workload in elsewhere:
                 workload_history.begin_with(pods, row, elsewhere[workload], step, horizon)
@@ -113,7 +114,7 @@ def take_over(
                     taught.add(workload)
         if own >= 0:
             claimed[own] = True
-            _borrow(departed, np.array([own]), pods, heir, step)
+            _borrow(departed, own, pods, row, step)
             pod_history.continue_after_gap(
                 pods, row, int(departed["last_step"][own]), step, horizon
             )
@@ -163,18 +164,18 @@ def _donor(
     return (int(gone[0]) if len(gone) else -1), -1
 
 
-def _borrow(
-    donors: EntityRows, donor_rows: IntArray, pods: EntityRows, rows: IntArray, step: int
-) -> None:
+def _borrow(donors: EntityRows, donor: int, pods: EntityRows, row: int, step: int) -> None:
     """Copy the history of the donor; what is known of the heir itself stays."""
-    own = {name: pods[name][rows] for name in ("node", "request", "limit", "workload")}
-    _copy(donors, donor_rows, pods, rows)
-    for name, values in own.items():
-        pods[name][rows] = values
-    pods["arrived"][rows] = step
+    own = {name: pods[name][row] for name in ("node", "request", "limit", "workload")}
+    _copy(donors, donor, pods, row)
+    for name, value in own.items():
+        pods[name][row] = value
+    pods["arrived"][row] = step
 
 
-def _copy(source: EntityRows, source_rows: IntArray, target: EntityRows, rows: IntArray) -> None:
+def _copy(
+    source: EntityRows, source_rows: IntArray | int, target: EntityRows, rows: IntArray | int
+) -> None:
     for name in source.columns.columns:
         if name != "id" and name in target.columns:
             target[name][rows] = source[name][source_rows]

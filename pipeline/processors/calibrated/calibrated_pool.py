@@ -32,6 +32,7 @@ from pipeline.processors.calibrated.pending_outcomes import NEVER
 from pipeline.processors.calibrated.pod_usage import PodUsage
 from pipeline.processors.calibrated.pool_state import PoolState
 from pipeline.processors.calibrated.workload_history import HourlyPeaks
+from pipeline.processors.group_runs import group_runs
 from pipeline.topics.pool_outcomes import ResourceOutcomes
 
 _NONE_ELSEWHERE: Final[Mapping[int, HourlyPeaks]] = MappingProxyType({})
@@ -40,6 +41,8 @@ _HELD_SECONDS: Final = 3600
 """Usage between two samples of a node is known if they are at most so far apart."""
 _KNOWN_SHARE: Final = 0.9
 """An outcome counts if usage was known in this share of the horizon."""
+_PODS_AT_ONCE: Final = 1000
+"""Nodes with so many pods are predicted together: their futures fit into the CPU cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +170,9 @@ class CalibratedPool:
             raise ValueError(f"step {step} is not after step {state.step}")
         horizon, usage = self._horizon, usage.in_order()
         self._fill_skipped_blocks(step)
-        rows = self._admit(step, usage, elsewhere)
+        rows, node_rows = self._admit(step, usage, elsewhere)
         known = np.where(np.isnan(usage.usage), state.pods["usage"][rows], usage.usage)
         known = np.clip(known, 0.0, usage.limits)
-        node_rows = state.nodes.find(usage.nodes)
         is_peak = self._node_peaks(step, node_rows, known, usage.requests)
         pod_history.record(state.pods, rows, known, is_peak, step, horizon)
         pending_outcomes.follow(
@@ -198,8 +200,11 @@ class CalibratedPool:
             passed = 1
         self._state.known_steps[self._state.made_steps > NEVER] += passed
 
-    def _admit(self, step: int, usage: PodUsage, elsewhere: Mapping[int, HourlyPeaks]) -> IntArray:
-        """Rows of the pods, after new ones and new nodes got theirs and ended ones lost theirs."""
+    def _admit(
+        self, step: int, usage: PodUsage, elsewhere: Mapping[int, HourlyPeaks]
+    ) -> tuple[IntArray, IntArray]:
+        """Rows of the pods and of the node of each, after new ones got theirs and ended ones lost
+        theirs."""
         state = self._state
         pods, nodes, departed = state.pods, state.nodes, state.departed
         rows = pods.find(usage.pods)
@@ -226,15 +231,16 @@ class CalibratedPool:
                 pods, rows[new], before, departed, step, self._horizon, elsewhere, state.experience
             )
         pods["node"][rows] = usage.nodes
-        present = np.unique(usage.nodes)
-        unknown = present[nodes.find(present) < 0]
+        node_rows = nodes.find(usage.nodes)
+        unknown = np.unique(usage.nodes[node_rows < 0])
         if len(unknown):
             nodes.add(unknown)
-        nodes["last_step"][nodes.find(present)] = step
+            node_rows = nodes.find(usage.nodes)
+        nodes["last_step"][node_rows] = step
         gone = nodes.rows[nodes["last_step"][nodes.rows] < step - self._horizon.ring_steps]
         if len(gone):
             nodes.remove(gone)
-        return rows
+        return rows, node_rows
 
     def _fill_skipped_blocks(self, step: int) -> None:
         """Blocks that began since the last step have no samples yet; the rings have older ones. In
@@ -322,6 +328,16 @@ class CalibratedPool:
         self, rows: IntArray, starts: IntArray, ids: IntArray, requests: FloatArray
     ) -> FloatArray:
         """Shape of each node as a share of its requests."""
+        shapes = np.empty(len(ids))
+        for nodes, own in group_runs(starts, len(rows), _PODS_AT_ONCE):
+            shapes[nodes] = self._shapes_at_once(
+                rows[own], starts[nodes] - own.start, ids[nodes], requests[nodes]
+            )
+        return shapes
+
+    def _shapes_at_once(
+        self, rows: IntArray, starts: IntArray, ids: IntArray, requests: FloatArray
+    ) -> FloatArray:
         state, horizon = self._state, self._horizon
         pods, step = state.pods, state.step
         future = futures.future_peaks(

@@ -98,7 +98,7 @@ def _past_windows(
     block = step // horizon.block_steps
     ring = horizon.ring_blocks
     blocks = block - windows.offsets[:, None] + np.arange(horizon.blocks)
-    usage = pods["maxima"][rows][:, blocks % ring]
+    usage = pods["maxima"][rows].take(blocks % ring, axis=1)
     age = step + 1 - pods["first_step"][rows]
     short = np.flatnonzero(age < horizon.steps)
     first = pods["first_step"][rows[short]] // horizon.block_steps
@@ -163,10 +163,11 @@ def _stretches(
     past = np.maximum(np.maximum(pods["past_peak"][rows], pods["peak"][rows]), 1.0)
     room = np.log(np.maximum(pods["limit"][rows] / past, 1.0))
     steps = experience.growth_steps()
-    drawn = steps[(unit_interval(bits, 24, 24) * len(steps)).astype(np.int64)]
-    factors: npt.NDArray[np.float32] = np.where(
-        outgrows, np.exp(drawn * room[:, None]), 1.0
-    ).astype(np.float32)
+    outgrown = np.flatnonzero(outgrows)
+    shares = unit_interval(bits.flat[outgrown], 24, 24)
+    drawn = steps[(shares * len(steps)).astype(np.int64)]
+    factors = np.ones(bits.shape, np.float32)
+    factors.flat[outgrown] = np.exp(drawn * room[outgrown // FUTURES])
     return factors
 
 

@@ -64,7 +64,7 @@ class ClusterUsage:
     def spans(self) -> tuple[IntArray, IntArray]:
         """The first hour of each pod with known usage, and the end (exclusive) of its stay, (n,)
         each: after its last hour, or `hours` if it runs. Both are `hours` for a pod without any."""
-        known: BoolArray = np.logical_or.reduce(~np.isnan(self.highest), axis=2)
+        known = ~(np.isnan(self.highest[:, :, 0]) & np.isnan(self.highest[:, :, 1]))
         has_any: BoolArray = np.logical_or.reduce(known, axis=1)
         first = np.where(has_any, known.argmax(axis=1), self.hours)
         last = self.hours - known[:, ::-1].argmax(axis=1)
@@ -73,8 +73,8 @@ class ClusterUsage:
     @property
     def has_usage(self) -> BoolArray:
         """Whether usage of each pod is known in any hour, (n, 2)."""
-        known: BoolArray = np.logical_or.reduce(~np.isnan(self.highest), axis=1)
-        return known
+        unknown = [np.isnan(self.highest[:, :, r]).all(axis=1) for r in range(2)]
+        return ~np.stack(unknown, axis=1)
 
 
 def default_classes(requests: FloatArray, limits: FloatArray) -> IntArray:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckpointError
 from pipeline.processors.arrays import FloatArray
+from pipeline.processors.calibrated import calibrated_pool
 from pipeline.processors.calibrated.calibrated_pool import CalibratedPool, PoolPeaks
 from pipeline.processors.calibrated.horizon import Horizon
 from pipeline.processors.calibrated.pod_usage import PodUsage
@@ -79,6 +80,16 @@ def test_the_order_of_pods_changes_nothing() -> None:
         )
         mixed.append((step, other))
     for one, two in zip(_run(new_pool(), stream), _run(new_pool(), mixed), strict=True):
+        assert _equal(one, two)
+
+
+def test_how_many_pods_are_predicted_at_once_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = list(stationary(7, 60, nodes=5, pods=3, moves=0.02))
+    all_at_once = _run(new_pool(), stream)
+    monkeypatch.setattr(calibrated_pool, "_PODS_AT_ONCE", 4)
+    for one, two in zip(all_at_once, _run(new_pool(), stream), strict=True):
         assert _equal(one, two)
 
 

@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.kubernetes.pod_classes import CLASS_CODES
+from pipeline.processors.report import sized_workloads
 from pipeline.processors.report.cluster_report import ClusterReport, Waste, cluster_report
 from pipeline.processors.report.cluster_usage import ClusterUsage, check_size, usage_of_trace
 from pipeline.processors.report.report_page import MOST_ROWS, report_page
@@ -59,6 +60,20 @@ def test_pods_that_ended_count_in_no_requests() -> None:
     assert report.workloads.names == ("Deployment/shop/web", "Job/shop/old")
     assert report.workloads.pods.tolist() == [2, 0]
     assert math.isnan(report.workloads.unused[1, 0])
+
+
+def test_how_many_pods_are_sized_at_once_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(7)
+    usage = replace(cluster(), workloads=("Job/shop/b", "Deployment/shop/a", "", "Job/shop/b"))
+    usage.highest[:] *= random.uniform(0.5, 2.0, usage.highest.shape)
+    usage.highest[random.random(usage.highest.shape) < 0.1] = np.nan
+    all_at_once = sized_workloads.sized_workloads(usage)
+    assert not np.isnan(all_at_once.target).any()
+    monkeypatch.setattr(sized_workloads, "_PODS_AT_ONCE", 1)
+    for one, two in zip(all_at_once, sized_workloads.sized_workloads(usage), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_unknown_usage_is_not_zero() -> None:

@@ -97,13 +97,17 @@ def take_over(
         return
     claimed: BoolArray = np.zeros(len(departed["id"]), np.bool_)
     recent = step - _REPLACEMENT_SECONDS // horizon.step_seconds
+    present_workloads = pods["workload"][present]
+    departed_workloads = departed["workload"][departed.rows]
     taught = set()  # each history teaches growth once, however many pods begin with it
     returned = departed.find(pods["id"][rows])
     claimed[returned[returned >= 0]] = True
     for row, own in zip(rows.tolist(), returned.tolist(), strict=True):
         workload = int(pods["workload"][row])
         if own < 0 and workload != NO_WORKLOAD:
-            own, sibling = _donor(pods, present, departed, claimed, workload, recent)
+            siblings = present[present_workloads == workload]
+            gone = departed.rows[departed_workloads == workload]
+            own, sibling = _donor(pods, siblings, departed, gone, claimed, recent)
             if sibling >= 0:
                 _borrow(pods, sibling, pods, row, step)
                 continue
@@ -145,20 +149,19 @@ def highest_usage(
 
 def _donor(
     pods: EntityRows,
-    present: IntArray,
+    siblings: IntArray,
     departed: EntityRows,
+    gone: IntArray,
     claimed: BoolArray,
-    workload: int,
     recent: int,
 ) -> tuple[int, int]:
-    """The row in `departed` or that in `pods` to borrow from; -1 for the other one, or both."""
-    gone = departed.rows[departed["workload"][departed.rows] == workload]
+    """Choose from `siblings`, rows of running pods of a workload, and `gone`, rows of departed
+    ones: the row in `departed` or that in `pods` to borrow from; -1 for the other one, or both."""
     # The newest, then the longest history, then the lowest id.
     order = np.lexsort((departed["first_step"][gone], -departed["last_step"][gone], claimed[gone]))
     gone = gone[order]
     if len(gone) and not claimed[gone[0]] and departed["last_step"][gone[0]] >= recent:
         return int(gone[0]), -1
-    siblings = present[pods["workload"][present] == workload]
     if len(siblings):
         return -1, int(siblings[np.argmin(pods["first_step"][siblings])])
     return (int(gone[0]) if len(gone) else -1), -1

@@ -52,10 +52,17 @@ def _cpu_of_pods(span: str) -> str:
     return _sum_of_cpu(f"rate({_CPU}{_CONTAINERS}[{span}])")
 
 
+def _counters(hours_ago: str = "", matchers: str = _OF_CONTAINER) -> str:
+    # An instant vector would lack those that are scraped less often than every five minutes.
+    offset = f" offset {hours_ago}h" if hours_ago else ""
+    return f"last_over_time({_CPU}{{{matchers}}}[$rate]{offset})"
+
+
 def _cpu_by_counters(hours: str) -> str:
     # Without an id of the container, a counter may have begun again at 0.
-    counter = f'{_CPU}{{id!="", {_OF_CONTAINER}}}'
-    return f"({counter} - {counter} offset {hours}h >= 0) / (3600 * {hours})"
+    matchers = f'id!="", {_OF_CONTAINER}'
+    increase = f"{_counters('', matchers)} - {_counters(hours, matchers)} >= 0"
+    return f"({increase}) / (3600 * {hours})"
 
 
 def _memory_of_pods(function: str) -> str:
@@ -124,8 +131,8 @@ MEANS: Final = {
 """The mean over the hours of a part that each pod has usage in."""
 
 STEADY_CPU: Final = _sum_of_cpu(
-    f"{_cpu_by_counters('${hours}')} or 0 * {_CPU}{_CONTAINERS} - 1e9 "
-    f"or 0 * {_CPU}{_CONTAINERS} offset ${{hours}}h - 1e9"
+    f"{_cpu_by_counters('${hours}')} or 0 * {_counters()} - 1e9 "
+    f"or 0 * {_counters('${hours}')} - 1e9"
 )
 """The same mean of cpu of the pods whose containers all ran throughout a part; negative for others
 that ran at one of its ends."""

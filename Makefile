@@ -38,7 +38,10 @@ $(LOCKED):
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@# The lock is complete: pip must not resolve newer versions.
-	@$(PIP) install --require-hashes --no-deps -r requirements-dev.lock
+	@$(PIP) install --require-hashes --no-deps --progress-bar off -r requirements-dev.lock | \
+	  awk -v all="$$(grep -c '^[a-z].*==' requirements-dev.lock)" \
+	  '/^Collecting/ {printf "\rsetup: %d of %d packages", ++n, all} \
+	  /^Installing/ {printf "; unpacking them"} {fflush()} END {print ""}'
 	@$(PIP) check
 	@touch $@
 

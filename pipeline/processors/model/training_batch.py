@@ -64,8 +64,8 @@ def listed_pods(
     """The pods with invalid classes as `unknown` and invalid requests as NaN."""
     is_class = (classes >= 0) & (classes < len(CLASSES))
     classes = np.where(is_class, classes, np.int8(UNKNOWN_CLASS)).astype(np.int8)
-    # As in the Vertical Pod Autoscaler up to 1.3, which took the container's request, in cores, at
-    # least 0.1; later releases weigh all samples alike.
+    # As the Vertical Pod Autoscaler up to 1.3 was meant to, whose samples had no request: in cores,
+    # at least 0.1. Later releases weigh all samples alike.
     weights = np.fmax(valid(requests[:, 0] / 1000.0, _MOST_REQUESTED_CORES), _LEAST_CPU_WEIGHT)
     return ListedPods(
         uids, classes, valid(requests), active, ended, weights, workloads, containers,

@@ -126,12 +126,13 @@ _FILES = {
     "limit": ("memory", "memory.limit_in_bytes"),
 }
 _USES_MEMORY = """
-import pathlib, sys, tempfile
+import os, sys, tempfile
 anon, cache, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 pages = b"x" * anon
 with tempfile.TemporaryFile(dir=folder) as file:
     file.write(b"x" * cache)
     file.flush()
+    os.fsync(file.fileno())  # a slow disk delays the reclaim of dirty pages
     print("ready", flush=True)
     sys.stdin.read()
 """

@@ -21,8 +21,8 @@ MOST_READ_SAMPLES: Final = 100_000_000
 MOST_QUERY_HOURS: Final = 84
 """Hours that a query of a report asks for: a week is at least two, for a server of several cores.
 An answer has one value for each hour and series, and the server's limit is 11,000."""
-MOST_MATCHER_CHARACTERS: Final = 4000
-"""Of the names of pods in a URL. Proxies refuse URLs of more than 8 KiB."""
+MOST_MATCHER_CHARACTERS: Final = 6000
+"""Of all names of pods in a URL. Proxies refuse URLs of more than 8 KiB."""
 READING_SECONDS: Final = 15.0
 """Between two polls of a report; metrics-server reads kubelets so often by default."""
 OLDEST_READING_SECONDS: Final = 300.0

@@ -14,9 +14,9 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Container,
     Coroutine,
     Sequence,
+    Set,
 )
 from contextlib import asynccontextmanager
 from functools import partial
@@ -158,7 +158,7 @@ class HistorySession:
             ranges = nodes | {
                 name: start_parts(text, parts[name], ask_range) for name, text in POD_RANGES.items()
             }
-            pods = {labels.get("pod", "") for labels, _ in running}
+            pods = {place_of(labels)[:2] for labels, _ in running}
             ask_mean = {
                 "cpu": partial(self._cpu_mean, span, pods),
                 "memory": partial(self._mean, span),
@@ -224,32 +224,38 @@ class HistorySession:
         return _part_means(whole, part, await self._vector(text, part))
 
     async def _cpu_mean(
-        self, whole: Span, pods: Container[str], text: str, part: Span
+        self, whole: Span, pods: Set[tuple[str, str]], text: str, part: Span
     ) -> PartMeans:
-        """As `_mean`, but of the pods with these names only. Samples within the part are read only
-        of those that are not steady."""
+        """As `_mean`, but of these pods only, by namespace and name. Samples within the part are
+        read only of those that are not steady."""
         counted = await self._vector(STEADY_CPU, part)
         steady = [(labels, cores) for labels, cores in counted if cores >= 0.0]
-        changed = [
-            labels for labels, cores in counted if not cores >= 0.0 and labels.get("pod") in pods
-        ]
-        if len(changed) > len(steady):
+        changed = {place_of(labels)[:2] for labels, cores in counted if not cores >= 0.0}
+        # A pod may run, or be scraped, between both ends only.
+        others = pods - ({place_of(labels)[:2] for labels, _ in steady} - changed)
+        if len(others) > len(steady):
             return await self._mean(whole, text, part)
-        read = await self._vectors(text, part, sorted({labels["pod"] for labels in changed}))
+        read = await self._vectors(text, part, sorted({name for _, name in others}))
         # A pod of this name may be steady elsewhere.
-        wanted = {frozenset(labels.items()) for labels in changed}
-        own = [sample for sample in read if frozenset(sample[0].items()) in wanted]
+        known = {frozenset(labels.items()) for labels, _ in steady}
+        own = [
+            (labels, cores)
+            for labels, cores in read
+            if place_of(labels)[:2] in others and frozenset(labels.items()) not in known
+        ]
         return _part_means(whole, part, [*steady, *own])
 
     async def _vectors(self, text: str, span: Span, names: Sequence[str]) -> Vector:
         """The answer of a query for the pods with these names."""
-        vectors = await asyncio.gather(
-            *(
-                self._vector(text, span._replace(matchers=(*span.matchers, matcher)))
-                for matcher in pod_matchers(names, MOST_MATCHER_CHARACTERS)
-            )
-        )
-        return [sample for vector in vectors for sample in vector]
+        most_characters = MOST_MATCHER_CHARACTERS // text.count("$match")
+        async with _first_error(), asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(
+                    self._vector(text, span._replace(matchers=(*span.matchers, matcher)))
+                )
+                for matcher in pod_matchers(names, most_characters)
+            ]
+        return [sample for task in tasks for sample in task.result()]
 
     async def _range(self, whole: Span, text: str, part: Span) -> HourSamples:
         def read(body: bytes) -> HourSamples:

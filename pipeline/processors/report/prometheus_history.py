@@ -213,12 +213,13 @@ def _fill(target: FloatArray, part: HourSamples, rows: IntArray, unit: float) ->
 
 
 def _values(vector: Vector, r: int, rows: Mapping[PodPlace, int], nodes: _Nodes) -> FloatArray:
-    """The amount of each row, (n,), NaN unknown."""
+    """The amount of each row, (n,), the highest of several, NaN unknown."""
     values = np.full(len(rows), np.nan)
     for labels, value in vector:
         place = nodes.place(labels)
         if place is not None and place in rows:
-            values[rows[place]] = value * _TO_MILLICORES[r]
+            row = rows[place]
+            values[row] = np.fmax(values[row], value * _TO_MILLICORES[r])
     return values
 
 

@@ -198,6 +198,17 @@ def test_usage_of_a_node_that_is_gone_is_not_that_of_the_node_with_its_address()
     assert "left out: 1 series of pods without a known node" in usage.notes
 
 
+@pytest.mark.parametrize("cores", [(0.1, 0.5), (0.5, 0.1)])
+def test_the_higher_mean_counts_of_a_pod_whose_kubelet_changed_its_address(
+    cores: tuple[float, float],
+) -> None:
+    series = [
+        (pod("a", instance=f"10.0.0.{number}:10250"), value) for number, value in enumerate(cores)
+    ]
+    usage = usage_of((pod("a"), {0: 0.5}), cpu_mean=series)
+    assert usage.mean[0, 0] == 500.0
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, 1e300])
 def test_amounts_that_cannot_be_are_unknown(wrong: float) -> None:
     usage = usage_of(

@@ -185,10 +185,12 @@ class Feed:
                 backoff.reset()
                 _log.warning("reading the topics again", reason=str(reason))
             except (KafkaError, OSError) as error:
-                # Each connection finds out anew what is denied.
-                if self.state.connected and not isinstance(error, TopicDeniedError):
+                is_left_out = self._leave_out(error)
+                # Each connection finds out anew what else is denied.
+                is_denied = isinstance(error, TopicDeniedError)
+                if is_left_out or (self.state.connected and not is_denied):
                     backoff.reset()
-                if not self._leave_out(error):
+                if not is_left_out:
                     self._note_failure(error)
             await self._clock.sleep(backoff.pause())
 

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock, SystemClock
 from pipeline.errors import (
     BrokerUnavailableError,
     InvalidRecordError,
+    KafkaError,
     KeyMismatchError,
     RecordError,
+    TopicDeniedError,
 )
 from pipeline.kafka.follow import TopicPartition
 from pipeline.table import Table, limits, table_feed
@@ -96,7 +98,7 @@ class FakeFollower:
         self._topic_id = topic_id
         self.assigned = [PARTITION]
         self.is_stalled = False
-        self.fails = False
+        self.failure: KafkaError | None = None
         self.positions: dict[TopicPartition, int] = {}
         self.is_caught_up = True
 
@@ -113,8 +115,8 @@ class FakeFollower:
         return {PARTITION: len(self._records)}
 
     async def poll(self, **_: Any) -> list[Any]:
-        if self.fails:
-            raise BrokerUnavailableError("no broker answers")
+        if self.failure:
+            raise self.failure
         if self.is_stalled:
             await asyncio.sleep(0.01)
             return []
@@ -149,6 +151,7 @@ class FakeBroker:
     topic_id: str = "1"
     existing: list[TopicPartition] = field(default_factory=lambda: [PARTITION])
     last_follower: "FakeFollower | None" = None
+    is_away: bool = False
 
     def put(self, node: str, state: NodeStateRecord | None, headers: Headers = ()) -> None:
         """Append a state, or a tombstone without a position."""
@@ -163,6 +166,8 @@ class FakeBroker:
         self.records, self.topic_id = [], self.topic_id + "1"
 
     async def partitions(self, *_: Any) -> list[TopicPartition]:
+        if self.is_away:
+            raise BrokerUnavailableError("no broker answers")
         return [*self.existing]
 
     @asynccontextmanager
@@ -171,10 +176,12 @@ class FakeBroker:
         yield self.last_follower
 
     @asynccontextmanager
-    async def feed(self, *topics: Topic, **more: Any) -> AsyncIterator[Feed]:
+    async def feed(
+        self, *topics: Topic, clock: Clock | None = None, **more: Any
+    ) -> AsyncIterator[Feed]:
         feed = Feed(
-            Table(), client={}, prefix="t", clock=SystemClock(), topics=topics or [NODE_STATE],
-            snapshot=self.folder / "snapshot", **more,
+            Table(), client={}, prefix="t", clock=clock or SystemClock(),
+            topics=topics or [NODE_STATE], snapshot=self.folder / "snapshot", **more,
         )  # fmt: skip
         running = asyncio.create_task(feed.run())
         try:
@@ -238,6 +245,39 @@ async def test_an_optional_topic_is_read_once_it_exists(
         assert feed.state.caught_up
 
 
+class PausesClock(SystemClock):
+    """Remembers pauses, and takes none."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+async def test_an_optional_topic_that_is_denied_after_an_outage_does_not_stop_the_others_for_long(
+    broker: FakeBroker,
+) -> None:
+    clock = PausesClock()
+    broker.put("a", node_state("a"))
+    broker.existing.append(TopicPartition("t.heartbeats", 0))
+    async with broker.feed(NODE_STATE, HEARTBEATS, clock=clock) as feed:
+        broker.is_away = True
+        await until(lambda: len(clock.pauses) > 5)
+        assert max(clock.pauses) > 2.0
+        broker.is_away = False
+        await until(lambda: feed.state.message == "following", 0.01)
+        assert broker.last_follower is not None
+        clock.pauses.clear()
+        broker.last_follower.failure = TopicDeniedError("may not be read", "t.heartbeats")
+        await until(lambda: feed.state.missing == ("t.heartbeats",), 0.01)
+        assert clock.pauses[0] < 1.0
+        broker.last_follower.failure = BrokerUnavailableError("no broker answers")
+        await until(lambda: len(clock.pauses) > 1, 0.01)
+        assert clock.pauses[1] < 1.0
+
+
 async def test_a_tombstone_with_an_empty_header_does_not_stop_the_feed(broker: FakeBroker) -> None:
     broker.put("a", node_state("a"))
     broker.put("a", None, headers=[("trace-id", None)])
@@ -255,7 +295,7 @@ async def test_the_log_says_that_a_feed_goes_on_after_an_outage(
         await until(lambda: feed.state.message == "following", 0.01)
         assert "is fed again" not in caplog.text
         assert broker.last_follower is not None
-        broker.last_follower.fails = True
+        broker.last_follower.failure = BrokerUnavailableError("no broker answers")
         await until(lambda: "is not fed" in caplog.text, 0.01)
         await until(lambda: caplog.text.count("is fed again") == 1, 0.01)
         assert feed.state.message == "following"

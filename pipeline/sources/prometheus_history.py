@@ -169,21 +169,21 @@ class HistorySession:
         vectors = {name: task.result() for name, task in instants.items()} | {"running": running}
         vectors |= {name: [(own, 1.0) for own in task.result()] for name, task in labels.items()}
         vectors["requests"] = [*vectors["requests"], *ended.result()]
-        all_means = {name: _joined(tasks) for name, tasks in means.items()}
+        all_ranges = {name: _joined(tasks) for name, tasks in ranges.items()}
         self._require("allocatable", vectors["allocatable"])
-        self._require("cpu", [sample for part in all_means["cpu"] for sample in part.vector])
+        self._require("cpu", [labels for part in all_ranges["cpu"] for labels in part.labels])
         return History(
             end_seconds,
             hours,
             span.rate_seconds,
             vectors,
-            {name: _joined(tasks) for name, tasks in ranges.items()},
-            all_means,
+            all_ranges,
+            {name: _joined(tasks) for name, tasks in means.items()},
             [f"{warning:.200}" for warning in sorted(self._warnings)[:_MOST_WARNINGS]],
         )
 
-    def _require(self, name: str, vector: Vector) -> None:
-        if not vector:
+    def _require(self, name: str, found: Sequence[object]) -> None:
+        if not found:
             raise SampleSourceError(
                 f"{self._access.url} has no {_MISSING[name]}",
                 hint="docs/how-to/report.md lists the series; check --until, and that --match "

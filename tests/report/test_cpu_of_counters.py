@@ -225,3 +225,14 @@ async def test_all_samples_are_read_if_most_pods_changed(url: str) -> None:
     assert longer.pods == usage.pods
     runs = usage.runs
     np.testing.assert_allclose(longer.mean[runs], usage.mean[runs], rtol=1e-3)
+
+
+async def test_a_mean_of_running_pods_may_be_unknown() -> None:
+    """Only a pod that ended has cpu."""
+    only_ended = [
+        line for line in _lines(1) if "container_cpu" not in line or 'pod="ended"' in line
+    ]
+    with local_prometheus([], recorded=only_ended) as prometheus:
+        usage = await _usage(prometheus.url)
+    assert np.isnan(usage.mean[usage.runs, 0]).all()
+    assert usage.runs.sum() == len(MEANS)

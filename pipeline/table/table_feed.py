@@ -159,6 +159,7 @@ class Feed:
         self._caught_up = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: KafkaError | None = None
+        self._warned = ""
 
     async def wait_caught_up(self) -> None:
         """Return when the table has everything that was on the topics when reading began."""
@@ -274,7 +275,8 @@ class Feed:
             error = BrokerUnavailableError(f"the broker is away: {type(error).__name__}: {error}")
         elif isinstance(error, BrokerUnavailableError) and self.state.connected:
             error = BrokerUnavailableError(f"the broker is away: {error.message}")
-        if error.message != self.state.message:
+        if error.message != self._warned:
+            self._warned = error.message
             _log.warning(
                 f"{self.name} is not fed; it keeps its records",
                 reason=error.message,
@@ -297,11 +299,12 @@ class Feed:
             else:
                 await self._load(follower)
             await self._probe(follower)
-            if self._failure is not None and self.state.message == self._failure.message:
-                _log.info(f"{self.name} is fed again", nodes=len(self.table))
             self.state.message = "following"
             while True:
                 await self._read(follower, self.table)
+                if self._warned:
+                    _log.info(f"{self.name} is fed again", nodes=len(self.table))
+                    self._warned = ""
                 await self._look_for_missing()
 
     async def _partitions(self) -> list[TopicPartition]:

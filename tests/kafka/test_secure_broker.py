@@ -317,7 +317,7 @@ class PausesClock(SystemClock):
 
 
 async def test_a_topic_that_may_be_read_again_is_read_while_all_others_are_denied(
-    secure: LocalKafka, monkeypatch: pytest.MonkeyPatch
+    secure: LocalKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pipeline.table.limits.MISSING_TOPIC_SECONDS", 1.0)
     kafka, role = settings_of(secure, "node-actuator"), ROLES["node-actuator"]
@@ -331,6 +331,7 @@ async def test_a_topic_that_may_be_read_again_is_read_while_all_others_are_denie
     try:
         await until(lambda: len(feed.state.missing) == 1 and not feed.state.connected, 60)
         await until(lambda: max(clock.pauses) > 1.0, 60)
+        assert caplog.text.count("is not fed") == 1
         (denied_first,) = feed.state.missing
         rights = rights_of(role, PREFIX, "group")
         write = next(r for r in rights if (r.name, r.operation) == (denied_first, "Write"))

@@ -182,10 +182,11 @@ def _whole_pages(memory_bytes: FloatArray) -> FloatArray:
 
 
 def fill(url: str, cluster: Cluster, scrape_seconds: int) -> int:
-    """Write the week, hour after hour; return the number of samples."""
+    """Write the week, hour after hour, from an hour before it on: servers keep more than they are
+    asked for. Return the number of samples."""
     written = 0
     began = time.monotonic()
-    for hour in range(HOURS):
+    for hour in range(-1, HOURS):
         begin = END_SECONDS - (HOURS - hour) * 3600
         seconds = range(begin + scrape_seconds, begin + 3601, scrape_seconds)
         counters, memory = [], []

@@ -43,6 +43,7 @@ from pipeline.processors.report.history_answers import (
     place_of,
 )
 from pipeline.processors.report.prometheus_queries import (
+    CHANGED_CPU,
     ENDED_REQUESTS,
     INSTANT,
     MEANS,
@@ -235,7 +236,7 @@ class HistorySession:
         others = pods - ({place_of(labels)[:2] for labels, _ in steady} - changed)
         if len(others) > len(steady):
             return await self._mean(whole, text, part)
-        read = await self._vectors(text, part, sorted({name for _, name in others}))
+        read = await self._vectors(CHANGED_CPU, part, sorted({name for _, name in others}))
         # A pod of this name may be steady elsewhere.
         known = {frozenset(labels.items()) for labels, _ in steady}
         own = [

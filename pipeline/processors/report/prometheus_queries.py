@@ -123,12 +123,22 @@ SERIES: Final = {
 }
 """Series of the whole history, by name."""
 
-_HOUR_OF_CPU: Final = f"{_cpu_by_counters('1')} or rate({_CPU}{_CONTAINERS}[1h])"
+
+def _mean_of_hours(usage: str) -> str:
+    return f"avg_over_time(({usage})[${{minutes}}m:1h])"
+
+
 MEANS: Final = {
-    "cpu": f"avg_over_time(({_sum_of_cpu(_HOUR_OF_CPU)})[${{minutes}}m:1h])",
-    "memory": f"avg_over_time(({_memory_of_pods('avg_over_time')})[${{minutes}}m:1h])",
+    "cpu": _mean_of_hours(_cpu_of_pods("1h")),
+    "memory": _mean_of_hours(_memory_of_pods("avg_over_time")),
 }
 """The mean over the hours of a part that each pod has usage in."""
+
+CHANGED_CPU: Final = _mean_of_hours(
+    _sum_of_cpu(f"{_cpu_by_counters('1')} or rate({_CPU}{_CONTAINERS}[1h])")
+)
+"""The same by counters at both ends of each hour, where there are some: exact, and four times the
+work of the server."""
 
 STEADY_CPU: Final = _sum_of_cpu(
     f"{_cpu_by_counters('${hours}')} or 0 * {_counters()} - 1e9 "

@@ -10,14 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Sequence,
-    Set,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar

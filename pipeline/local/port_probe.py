@@ -1,10 +1,12 @@
 """Find free ports, and identify the broker on a port, with plain sockets."""
 
+import os
 import random
 import re
 import socket
 import ssl
 import struct
+from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +16,8 @@ HOST = "127.0.0.1"
 PORT_TAKEN_IN_LOG = re.compile("address already in use|BindException|failed to bind", re.IGNORECASE)
 """What servers log if another process has taken their port."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MOST_KEPT = 256
+_kept: deque[int] = deque()
 
 _METADATA = 3
 _VERSION = 1  # the oldest with racks
@@ -49,16 +53,32 @@ def is_free(port: int) -> bool:
 
 
 def free_port(excluded_port: int | None = None) -> int:
-    """Return a free port; another process may take it before its use. Raises `LocalKafkaError` if
-    no port is free."""
+    """Return a free port, which no process on this machine gets from this function while this one
+    runs and asks for less than 256 others: until a server listens, or while it restarts. Raises
+    `LocalKafkaError` if no port is free."""
     ports = port_range()
     for port in random.sample(ports, len(ports)):
-        if port != excluded_port and is_free(port):
+        if port != excluded_port and _keep(port):
             return port
     raise LocalKafkaError(
         f"no free port between {ports.start} and {ports.stop - 1} on {HOST}",
         hint="list used ports with `ss -ltnp`, or give one with --port",
     )
+
+
+def _keep(port: int) -> bool:
+    """Bind a port to a socket that never listens, unless it is bound; return whether it was not."""
+    with socket.socket() as holder:
+        try:
+            holder.bind((HOST, port))
+        except OSError:
+            return False
+        # From now on servers that say so, too, as nearly all do, may bind it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _kept.append(holder.detach())
+    if len(_kept) > _MOST_KEPT:
+        os.close(_kept.popleft())
+    return True
 
 
 def broker_racks(port: int, timeout_seconds: float = 1.0) -> list[str | None]:

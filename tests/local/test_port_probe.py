@@ -1,21 +1,60 @@
 """Ports and the one request that decides whether a broker is ready."""
 
+import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import LocalKafkaError
+from pipeline.local import port_probe
 from pipeline.local.port_probe import HOST, broker_racks, free_port, is_free, port_range
 
 
 def test_free_ports_are_below_the_ephemeral_range() -> None:
     ports = {free_port() for _ in range(50)}
     assert ports <= set(port_range())
-    assert len(ports) > 40, "they are drawn at random: two programs seldom choose the same"
+    assert len(ports) == 50
     assert all(is_free(port) for port in ports)
+
+
+def test_a_port_is_kept_for_who_got_it_while_its_server_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    monkeypatch.setattr(port_probe, "port_range", lambda: range(port, port + 1))
+    drawing = (
+        "from pipeline.local import port_probe\n"
+        f"port_probe.port_range = lambda: range({port}, {port + 1})\n"
+        "port_probe.free_port()\n"
+    )
+    for _ in range(2):
+        with pytest.raises(LocalKafkaError, match="no free port"):
+            free_port()
+        other = subprocess.run(
+            [sys.executable, "-c", drawing], capture_output=True, text=True, check=False
+        )
+        assert f"no free port between {port} and {port}" in other.stderr
+        socket.create_server((HOST, port)).close()
+
+
+def test_the_oldest_port_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_probe, "_kept", deque[int]())
+    monkeypatch.setattr(port_probe, "_MOST_KEPT", 5)
+    first, *others = (free_port() for _ in range(6))
+    monkeypatch.setattr(port_probe, "port_range", lambda: range(first, first + 1))
+    assert free_port() == first
+    monkeypatch.setattr(port_probe, "port_range", lambda: range(others[-1], others[-1] + 1))
+    with pytest.raises(LocalKafkaError):
+        free_port()
+    for descriptor in port_probe._kept:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import select
 import struct
 import subprocess
 import termios
@@ -19,6 +20,7 @@ _SEQUENCES = re.compile(
 
 # In pytest's workers readline sets the size of another terminal.
 _NOT_HANDED_ON = ("NO_COLOR", "COLUMNS", "LINES")
+_READ_SECONDS = 0.1
 
 
 class PseudoTerminal:
@@ -26,6 +28,7 @@ class PseudoTerminal:
 
     def __init__(self, command: Sequence[str], rows: int, columns: int, **more: str) -> None:
         self._master, self._slave = os.openpty()
+        self._is_closed = False
         self.resize(rows, columns)
         self.settings = termios.tcgetattr(self._slave)
         variables = {
@@ -45,9 +48,10 @@ class PseudoTerminal:
         fcntl.ioctl(self._slave, termios.TIOCSCTTY, 0)
 
     def _read(self) -> None:
-        with suppress(OSError):  # closed
-            while data := os.read(self._master, 65_536):
-                self.written += data
+        with suppress(OSError):  # the command has ended
+            while not self._is_closed:
+                if select.select([self._master], [], [], _READ_SECONDS)[0]:
+                    self.written += os.read(self._master, 65_536)
 
     def text(self, since: int = 0) -> str:
         """What was written since a position of `written`, without control sequences."""
@@ -78,9 +82,12 @@ class PseudoTerminal:
 
     def close_terminal(self) -> None:
         """Close the window: the command gets SIGHUP, and its writes fail."""
-        for descriptor in (self._slave, self._master):
-            with suppress(OSError):
-                os.close(descriptor)
+        if not self._is_closed:
+            self._is_closed = True
+            # Nobody may read a descriptor that another file has by then.
+            self._reader.join()
+            os.close(self._slave)
+            os.close(self._master)
 
     def close(self) -> None:
         self.close_terminal()

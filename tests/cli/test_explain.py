@@ -37,7 +37,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
 def shown(*arguments: str) -> Any:
     run = CliRunner().invoke(cli, ["explain", PREDICTION.node, "-o", "json", *arguments])
     assert run.exit_code == 0, run.output
-    return json.loads(run.output)
+    return json.loads(run.stdout)
 
 
 @pytest.mark.usefixtures("published")

@@ -79,7 +79,7 @@ april/std memory: pods without a request, left out of shares of requests: 1
 
 def test_json_has_amounts_and_null_for_unknown(tmp_path: Path) -> None:
     write(tmp_path)
-    cpu, node, memory, _ = json.loads(gaps(tmp_path, "-o", "json").output)["items"]
+    cpu, node, memory, _ = json.loads(gaps(tmp_path, "-o", "json").stdout)["items"]
     assert cpu == {
         "dataset": "april", "scenario": "std", "step_seconds": 300, "resource": "cpu",
         "unit": "millicores", "level": "fleet", "name": None,
@@ -102,7 +102,7 @@ def test_json_has_amounts_and_null_for_unknown(tmp_path: Path) -> None:
 
 def test_workloads(tmp_path: Path) -> None:
     write(tmp_path, workloads=["web", ""])
-    items = json.loads(gaps(tmp_path, "--by", "workload", "-o", "json").output)["items"]
+    items = json.loads(gaps(tmp_path, "--by", "workload", "-o", "json").stdout)["items"]
     assert [(item["level"], item["name"], item["resource"], item["pods"]) for item in items] == [
         ("fleet", None, "cpu", 2), ("workload", "web", "cpu", 1),
         ("fleet", None, "memory", 1), ("workload", "web", "memory", 0),

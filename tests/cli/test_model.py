@@ -51,7 +51,7 @@ def test_predictors_are_listed_with_package_and_summary() -> None:
 
 def test_predictors_are_listed_as_json() -> None:
     shown = CliRunner().invoke(cli, ["model", "predictors", "-o", "json"])
-    items = {item["name"]: item for item in json.loads(shown.output)["items"]}
+    items = {item["name"]: item for item in json.loads(shown.stdout)["items"]}
     assert [*items] == [*PREDICTORS.points]
     assert "a: divisor of the requests; above 0; default 1.1" in items["borg-default"]["options"]
 

@@ -124,7 +124,7 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert (shown.exit_code, f"node {NODE}" in shown.output) == (0, True), shown.output
     assert "raw, mean + N * stdev: " in shown.output
     shown = await typed(kafka, "explain", NODE, "-o", "json")
-    assert json.loads(shown.output)["node"] == NODE
+    assert json.loads(shown.stdout)["node"] == NODE
     for partitions, arguments, code, message in (
         (2, (NODE, "--predictor", "oracle"), 2, "choose one of percentile"),
         (2, ("nod-7",), 4, f"did you mean {NODE}?"),
@@ -139,7 +139,7 @@ async def test_explain_inspect_and_import(kafka: KafkaSettings, tmp_path: Path) 
     assert f"{WINDOW_COUNT} applied, 0 missing" in shown.output
     assert any(line.split()[:1] == ["pod-2"] for line in shown.output.splitlines())
     shown = await typed(kafka, "model", "inspect", NODE, "--row", "pod-2", "-o", "json")
-    document = json.loads(shown.output)
+    document = json.loads(shown.stdout)
     assert (document["node"], document["applied"]) == (NODE, WINDOW_COUNT)
     assert [row["entity"] for row in document["items"]] == ["pod-2", "pod-2"]
     shown = await typed(kafka, "model", "inspect", NODE, "--row", "pod-99")

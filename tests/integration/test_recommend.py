@@ -96,7 +96,7 @@ async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
     assert back["saves"]["cpu"] == f"{requested - target}m"
 
     result = await typed(kafka, "recommend", "Deployment/shop/web", "-o", "vpa")
-    vpa = yaml.safe_load(result.output)
+    vpa = yaml.safe_load(result.stdout)
     assert vpa["spec"]["targetRef"]["name"] == "web"
     assert vpa["status"]["recommendation"] == back["recommendation"]
 
@@ -111,7 +111,7 @@ async def test_recommendation_survives_restarts_rollouts_and_scale_to_zero(
     item = await shown(kafka)
     assert [each["containerName"] for each in item["containers"]] == ["main", "mesh"]
     result = await typed(kafka, "recommend", "Deployment/shop/web", "-o", "vpa")
-    status = yaml.safe_load(result.output)["status"]
+    status = yaml.safe_load(result.stdout)["status"]
     assert status["recommendation"] == {"containerRecommendations": item["containers"]}
     result = await typed(kafka, "recommend", "Deployment/shop/web", "--containers")
     assert [line.split()[1] for line in result.output.splitlines()] == [

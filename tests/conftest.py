@@ -18,6 +18,7 @@ from pipeline.local.build_programs import are_programs_built
 pytest_plugins = [
     "pytester",
     "tests.broker",
+    "tests.crashed_workers",
     "tests.machine",
     "tests.guest.guest_runs",
     "tests.plane",

@@ -34,9 +34,11 @@ from pipeline.processors.report.history_answers import (
     Vector,
     hour_samples,
     place_of,
+    steady_means,
 )
 from pipeline.processors.report.prometheus_queries import (
     CHANGED_CPU,
+    COUNTERS,
     ENDED_REQUESTS,
     INSTANT,
     MEANS,
@@ -44,7 +46,6 @@ from pipeline.processors.report.prometheus_queries import (
     POD_RANGES,
     SCRAPES,
     SERIES,
-    STEADY_CPU,
     Span,
     filled,
     pod_matchers,
@@ -222,9 +223,9 @@ class HistorySession:
     ) -> PartMeans:
         """As `_mean`, but of these pods only, by namespace and name. Samples within the part are
         read only of those that are not steady."""
-        counted = await self._vector(STEADY_CPU, part)
-        steady = [(labels, cores) for labels, cores in counted if cores >= 0.0]
-        changed = {place_of(labels)[:2] for labels, cores in counted if not cores >= 0.0}
+        begin = part._replace(end_seconds=part.end_seconds - part.hours * HOUR_SECONDS)
+        before, after = [await self._vector(COUNTERS, at) for at in (begin, part)]
+        steady, changed = await asyncio.to_thread(steady_means, before, after, part.hours)
         # A pod may run, or be scraped, between both ends only.
         others = pods - ({place_of(labels)[:2] for labels, _ in steady} - changed)
         if len(others) > len(steady):
@@ -251,7 +252,7 @@ class HistorySession:
             ]
         return [sample for task in tasks for sample in task.result()]
 
-    async def _range(self, whole: Span, text: str, part: Span) -> HourSamples:
+    async def _range(self, whole: Span, text: str, part: Span, step_hours: int = 1) -> HourSamples:
         def read(body: bytes) -> HourSamples:
             columns = read_columns(body, self._warnings)
             return hour_samples(columns, whole.end_seconds, whole.hours)

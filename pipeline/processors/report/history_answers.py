@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from pipeline.errors import InvalidRecordError
 from pipeline.processors.arrays import FloatArray
 from pipeline.processors.backtest.prometheus_ranges import RangeColumns
 from pipeline.processors.report.cluster_usage import HOUR_SECONDS
+from pipeline.processors.report.prometheus_queries import LABELS_OF_POD
 
 _MOST: Final = {"cpu": 2.0**20, "memory": 2.0**50}
 """Cores and bytes of a pod or node. More is an error of the source: a counter that jumps."""
@@ -66,6 +67,37 @@ def hour_samples(columns: RangeColumns, end_seconds: int, hours: int) -> HourSam
     return HourSamples(
         columns.labels, owner.astype(np.int32), hour.astype(np.int16), columns.values
     )
+
+
+def steady_means(begin: Vector, end: Vector, hours: int) -> tuple[Vector, set[tuple[str, str]]]:
+    """Mean cores over a part of so many hours by the `COUNTERS` at its ends, of the series of pods
+    whose containers all ran throughout: each has an id, and a counter at both ends. Returns also
+    the namespaces and names of pods with other containers."""
+    before = {_of_container(labels): seconds for labels, seconds in begin}
+    used: dict[tuple[str, ...], float] = defaultdict(float)
+    changed = set[tuple[str, ...]]()
+    for labels, seconds in end:
+        container = _of_container(labels)
+        series = container[: len(LABELS_OF_POD)]
+        increase = seconds - before.pop(container, np.nan)
+        if labels.get("id") and increase >= 0.0:
+            used[series] += increase
+        else:
+            changed.add(series)
+    changed.update(container[: len(LABELS_OF_POD)] for container in before)
+    means = [
+        (
+            {name: value for name, value in zip(LABELS_OF_POD, series, strict=True) if value},
+            seconds / (hours * HOUR_SECONDS),
+        )
+        for series, seconds in used.items()
+        if series not in changed
+    ]
+    return means, {(namespace, pod) for namespace, pod, *_ in changed}
+
+
+def _of_container(labels: Labels) -> tuple[str, ...]:
+    return tuple([labels.get(name, "") for name in (*LABELS_OF_POD, "container", "id")])
 
 
 def place_of(labels: Labels) -> PodPlace:

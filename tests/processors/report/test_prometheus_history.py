@@ -21,6 +21,7 @@ from pipeline.processors.report.history_answers import (
     PartMeans,
     Vector,
     hour_samples,
+    steady_means,
 )
 from pipeline.processors.report.prometheus_history import cluster_usage
 from pipeline.processors.report.prometheus_queries import (
@@ -397,3 +398,32 @@ def test_names_of_pods_become_matchers_of_bounded_length() -> None:
 )
 def test_cpu_is_averaged_over_four_scrapes(scrapes_per_hour: float, minutes: int) -> None:
     assert rate_seconds(scrapes_per_hour) == 60 * minutes
+
+
+def test_pods_whose_containers_all_run_on_have_a_mean_by_counters() -> None:
+    def container(pod: str, name: str, id: str, seconds: float) -> tuple[Labels, float]:
+        labels = {"namespace": "shop", "pod": pod, "instance": "n", "container": name, "id": id}
+        return labels, seconds
+
+    begin = [
+        container("two", "main", "/a", 100.0), container("two", "mesh", "/b", 50.0),
+        container("idle", "main", "/a", 10.0), container("restarted", "main", "/a", 10.0),
+        container("ended", "main", "/a", 10.0), container("reset", "main", "/a", 10.0),
+        container("unnamed", "main", "", 10.0),
+        container("unknown", "main", "/a", float("nan")),
+    ]  # fmt: skip
+    end = [
+        container("two", "mesh", "/b", 1850.0), container("two", "main", "/a", 7300.0),
+        container("idle", "main", "/a", 10.0), container("restarted", "main", "/b", 10.0),
+        container("new", "main", "/a", 10.0), container("reset", "main", "/a", 9.0),
+        container("unnamed", "main", "", 11.0), container("unknown", "main", "/a", 1.0),
+        # One of its containers runs on, and the pod has another besides.
+        container("idle-but-changed", "main", "/a", 10.0),
+    ]  # fmt: skip
+    begin.append(container("idle-but-changed", "main", "/a", 9.0))
+    begin.append(container("idle-but-changed", "debug", "/d", 9.0))
+    means, changed = steady_means(begin, end, hours=2)
+    assert {labels["pod"]: cores for labels, cores in means} == {"two": 1.25, "idle": 0.0}
+    assert all(labels.keys() == {"namespace", "pod", "instance"} for labels, _ in means)
+    names = ("restarted", "ended", "reset", "unnamed", "unknown", "new", "idle-but-changed")
+    assert changed == {("shop", name) for name in names}

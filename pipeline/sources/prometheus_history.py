@@ -252,7 +252,7 @@ class HistorySession:
             ]
         return [sample for task in tasks for sample in task.result()]
 
-    async def _range(self, whole: Span, text: str, part: Span, step_hours: int = 1) -> HourSamples:
+    async def _range(self, whole: Span, text: str, part: Span) -> HourSamples:
         def read(body: bytes) -> HourSamples:
             columns = read_columns(body, self._warnings)
             return hour_samples(columns, whole.end_seconds, whole.hours)

@@ -71,11 +71,12 @@ def command(settings: Settings, as_json: bool, scheduler_file: Path | None, of_n
 
     The checks cover Python and the installed extras; clock, cgroups, pods and /proc, which the
     exporter reads; Java and jars of the local broker; certificates that the settings name; the
-    policy and the descheduler configuration, from worker.policy_file or the cluster; the broker,
-    its topics and the workers' group; whether nodes carry the policy and report usage; whether
-    records were refused; whether hot nodes have a planner, plans an evictor, and evictions are
-    stopped; with --scheduler-file the configuration of the scheduler. What only some roles need is
-    a warning. Nothing is changed. With --node only this machine is asked.
+    policy and the descheduler configuration, from worker.policy_file or the cluster; whether the
+    cluster serves our custom resources; the broker, its topics and the workers' group; whether
+    nodes carry the policy and report usage; whether records were refused; whether hot nodes have a
+    planner, plans an evictor, and evictions are stopped; with --scheduler-file the configuration of
+    the scheduler. What only some roles need is a warning. Nothing is changed. With --node only this
+    machine is asked.
 
     \b
     Examples:
@@ -153,8 +154,11 @@ def check_broker_and_policy(settings: Settings) -> Iterator[Check]:
     yield policy_check
     yield doctor_policy.check_descheduling(settings)
     knows_cluster = state is not None and state.evictor is not None
-    if knows_cluster and (switch := doctor_policy.check_kill_switch(settings)) is not None:
-        yield switch
+    if knows_cluster:
+        if (definitions := doctor_policy.check_definitions(settings)) is not None:
+            yield definitions
+        if (switch := doctor_policy.check_kill_switch(settings)) is not None:
+            yield switch
     broker_checks = list(check_broker(settings))
     yield from broker_checks
     if all(check.status == "ok" for check in broker_checks if check.name in ("kafka", "topics")):

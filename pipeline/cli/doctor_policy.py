@@ -6,7 +6,7 @@ fails, because many installations have none.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.cli.doctor_check import Check, failed, unread
@@ -21,9 +21,12 @@ from pipeline.errors import (
     RecordError,
     SpringtideError,
 )
+from pipeline.processors.admission import colocation_profile
 from pipeline.processors.descheduling.descheduler_config import load_descheduling
+from pipeline.processors.eviction import migration_job_object
 from pipeline.processors.kubernetes.object_records import OFFERED
 from pipeline.processors.policy.policy_in_force import Policies, load_policies, with_policy
+from pipeline.processors.slo.crd_schema import KINDS, Kind
 from pipeline.settings import KafkaSettings, Settings
 from pipeline.sources import object_files, simulated_fleet
 from pipeline.sources.compacted_writer import all_records
@@ -159,6 +162,36 @@ def check_kill_switch(settings: Settings) -> Check | None:
     text = f"all evictions are stopped: the ConfigMap {namespace}/{name} exists"
     todo = f"kubectl delete configmap -n {namespace} {name}, to let the evictor evict again"
     return Check("kill switch", "warn", text, todo)
+
+
+def check_definitions(settings: Settings) -> Check | None:
+    """Warn if the API server does not serve a kind that roles read or write; None if it serves all,
+    or if that is unknown."""
+    kinds = (*KINDS, colocation_profile.DEFINITION, migration_job_object.DEFINITION)
+    try:
+        missing = asyncio.run(asyncio.wait_for(_not_served(settings, kinds), _API_SECONDS))
+    except (SpringtideError, TimeoutError):
+        return None
+    if not missing:
+        return None
+    todo = "kubectl apply --server-side -f deploy/chart/crds; a role that needs one ends without it"
+    return Check("crds", "warn", f"the API server does not serve {', '.join(missing)}", todo)
+
+
+async def _not_served(settings: Settings, kinds: Iterable[Kind]) -> list[str]:
+    from pipeline.kube.api_client import open_api
+
+    missing = []
+    async with open_api(settings.kubernetes, SystemClock(), name="springtide-doctor") as api:
+        for kind in kinds:
+            try:
+                served = await api.get(f"/apis/{kind.group}/v1alpha1")
+            except NotFoundError:
+                served = {}
+            names = [resource.get("name") for resource in served.get("resources") or ()]
+            if kind.plural not in names:
+                missing.append(f"{kind.plural}.{kind.group}")
+    return missing
 
 
 async def _read_config_map(settings: Settings, namespace: str, name: str) -> Any:

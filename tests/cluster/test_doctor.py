@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from pipeline.cli.doctor_check import Check
-from pipeline.cli.doctor_policy import check_nodes, check_policy
+from pipeline.cli.doctor_policy import check_definitions, check_nodes, check_policy
 from pipeline.clock import SystemClock
 from pipeline.kube.api_client import open_api
 from pipeline.local.control_plane import ControlPlane
 from pipeline.settings import KubernetesSettings, Settings
-from tests.cluster.objects import apply, node, policy_event_text, write_policy
+from tests.cluster.objects import apply, define, node, policy_event_text, write_policy
 from tests.cluster.roles import Role, in_step
+from tests.crds import FOLDER
 from tests.processes import until
 
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -83,6 +84,31 @@ async def test_a_user_who_may_not_read_the_policy_gets_a_hint(
     )
     assert (of_policy.status, "forbidden" in of_policy.found) == ("unknown", True)
     assert "configmaps" in of_policy.todo
+
+
+async def test_kinds_that_the_api_server_does_not_serve_are_named(
+    plane: ControlPlane, settings: Settings
+) -> None:
+    def missing() -> str:
+        found = check_definitions(settings)
+        return "" if found is None else f"{found.status}: {found.found}"
+
+    async def misses(*names: str) -> bool:
+        expected = f"warn: the API server does not serve {', '.join(names)}" if names else ""
+        return await asyncio.to_thread(missing) == expected
+
+    define(plane, str(FOLDER))
+    await until(misses)
+    plane.kubectl("delete", "crd", "nodeslos.slo.koordinator.sh")
+    await until(lambda: misses("nodeslos.slo.koordinator.sh"))
+    plane.kubectl("delete", "-f", str(FOLDER), "--ignore-not-found")
+    await until(lambda: misses(
+        "nodemetrics.slo.koordinator.sh", "nodeslos.slo.koordinator.sh",
+        "clustercolocationprofiles.config.koordinator.sh",
+        "podmigrationjobs.scheduling.koordinator.sh",
+    ))  # fmt: skip
+    nowhere = KubernetesSettings(kubeconfig=plane.kubeconfig(server="https://127.0.0.1:1"))
+    assert await asyncio.to_thread(check_definitions, Settings(kubernetes=nowhere)) is None
 
 
 async def test_rules_that_contradict_the_extender_cause_an_event(

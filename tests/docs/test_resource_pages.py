@@ -40,6 +40,11 @@ def test_a_page_has_every_field_of_the_definition(kind: Kind) -> None:
     assert [name for name in names if f"| `{name}` |" not in table] == []
 
 
+@pytest.mark.parametrize("kind", RESOURCES, ids=lambda kind: kind.name)
+def test_every_field_of_a_page_has_a_meaning(kind: Kind) -> None:
+    assert [row for row in resource_fields(kind).splitlines() if row.endswith("|  |")] == []
+
+
 @pytest.fixture(scope="module")
 def defined(plane: ControlPlane) -> Iterator[ControlPlane]:
     """A control plane with our kinds."""

@@ -66,7 +66,10 @@ class ProfileSpec(Document, frozen=True, kw_only=True):
 
 
 class ClusterColocationProfile(Document, frozen=True, kw_only=True):
-    """A rule by which new pods get their quality of service, priority and resources."""
+    """A rule by which new pods get their quality of service, priority and resources.
+
+    status: Not used.
+    """
 
     api_version: Literal["config.koordinator.sh/v1alpha1"]
     kind: Literal["ClusterColocationProfile"]

@@ -21,7 +21,16 @@ Moment: TypeAlias = Annotated[
 
 
 class ObjectReference(Document, frozen=True, kw_only=True):
-    """An object of the cluster."""
+    """An object of the cluster.
+
+    api_version: API version of the object.
+    kind: Kind of the object.
+    namespace: Namespace of the object.
+    name: Name of the object.
+    uid: UID of the object.
+    resource_version: Version of the object when the reference was made.
+    field_path: Part of the object, such as spec.containers{name}.
+    """
 
     api_version: str | None = None
     kind: str | None = None
@@ -33,7 +42,11 @@ class ObjectReference(Document, frozen=True, kw_only=True):
 
 
 class Preconditions(Document, frozen=True, kw_only=True):
-    """What must hold for the pod when it is evicted."""
+    """What must hold for the pod when it is evicted.
+
+    uid: UID that the pod must have.
+    resource_version: Version that the pod must have.
+    """
 
     uid: str | None = None
     resource_version: str | None = None
@@ -42,7 +55,11 @@ class Preconditions(Document, frozen=True, kw_only=True):
 class DeleteOptions(Document, frozen=True, kw_only=True):
     """How the pod is deleted.
 
+    api_version: API version of these options.
+    kind: DeleteOptions.
     grace_period_seconds: Time for the pod to end, instead of its own.
+    orphan_dependents: Whether objects that the pod owns stay; propagationPolicy replaces it.
+    propagation_policy: What happens to objects that the pod owns: Orphan, Background or Foreground.
     dry_run: With All the pod is never evicted.
     """
 
@@ -76,7 +93,11 @@ class MigrationJobSpec(Document, frozen=True, kw_only=True):
 class Condition(Document, frozen=True, kw_only=True):
     """A step of the migration.
 
+    type: Name of the step.
     status: True, False or Unknown.
+    reason: One word that says why.
+    message: A sentence that says why.
+    last_probe_time: When the step was last checked.
     last_transition_time: When the status changed.
     """
 
@@ -94,6 +115,7 @@ class MigrationJobStatus(Document, frozen=True, kw_only=True):
     phase: Pending, Running, Succeeded, Failed or Aborted.
     status: The condition that changed last, or Complete.
     reason: Why the job waits or has failed.
+    message: The reason as a sentence.
     node_name: The node that is reserved.
     pod_ref: The pod in place of the migrated one.
     """

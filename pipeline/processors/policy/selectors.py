@@ -15,7 +15,12 @@ _KEY_OPERATORS: Final = ("Exists", "DoesNotExist")
 
 
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition on the label of a key. Operators are In, NotIn, Exists and DoesNotExist."""
+    """A condition on the label of a key.
+
+    key: Key of the label.
+    operator: In, NotIn, Exists or DoesNotExist.
+    values: Values for In and NotIn.
+    """
 
     key: str
     operator: str
@@ -23,7 +28,10 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A LabelSelector: all of its parts must match. An empty selector matches everything."""
+    """A LabelSelector: all of its parts must match. An empty selector matches everything.
+
+    match_labels: Labels with exactly these values.
+    """
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Requirement, ...] | None = None

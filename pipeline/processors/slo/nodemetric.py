@@ -24,7 +24,10 @@ LONGEST_SPAN_SECONDS: Final = 3600
 
 
 class AggregatePolicy(Document, frozen=True, kw_only=True):
-    """Durations over which usage is aggregated."""
+    """Durations over which usage is aggregated.
+
+    durations: Durations such as 5m0s.
+    """
 
     durations: tuple[Duration, ...] | None = None
 
@@ -64,9 +67,10 @@ class NodeMetricSpec(Document, frozen=True, kw_only=True):
 class DeviceTopology(Document, frozen=True, kw_only=True):
     """Location of a device in the machine.
 
+    socket_id: CPU socket.
     node_id: NUMA node.
     pcie_id: PCIe switch.
-    bus_id: domain:bus:device.function
+    bus_id: PCI address: domain:bus:device.function.
     """
 
     socket_id: Int32
@@ -78,7 +82,8 @@ class DeviceTopology(Document, frozen=True, kw_only=True):
 class VirtualFunction(Document, frozen=True, kw_only=True):
     """A virtual function of a device.
 
-    bus_id: domain:bus:device.function
+    minor: Number of the virtual function.
+    bus_id: PCI address: domain:bus:device.function.
     """
 
     minor: Int32
@@ -86,7 +91,11 @@ class VirtualFunction(Document, frozen=True, kw_only=True):
 
 
 class VirtualFunctionGroup(Document, frozen=True, kw_only=True):
-    """Virtual functions with the same labels."""
+    """Virtual functions with the same labels.
+
+    labels: Labels of the virtual functions.
+    vfs: The virtual functions.
+    """
 
     labels: dict[str, str] | None = None
     vfs: tuple[VirtualFunction, ...] | None = None
@@ -96,9 +105,13 @@ class Device(Document, frozen=True, kw_only=True):
     """A device such as a GPU, and its usage.
 
     health: Whether the device works.
+    type: Kind of device, such as gpu.
+    labels: Labels of the device.
     id: UUID of the device.
     minor: Minor number of the device.
     module_id: Slot on the board.
+    resources: Used amounts, by resource.
+    vf_groups: Virtual functions of the device.
     """
 
     health: bool
@@ -113,7 +126,11 @@ class Device(Document, frozen=True, kw_only=True):
 
 
 class ResourceMap(Document, frozen=True, kw_only=True):
-    """Amounts of resources and devices."""
+    """Amounts of resources and devices.
+
+    resources: Amounts by resource.
+    devices: Devices with their usage.
+    """
 
     resources: Resources | None = None
     devices: tuple[Device, ...] | None = None
@@ -131,7 +148,12 @@ class AggregatedUsage(Document, frozen=True, kw_only=True):
 
 
 class NumaUsage(Document, frozen=True, kw_only=True):
-    """Usage of a NUMA node."""
+    """Usage of a NUMA node.
+
+    numa_node_id: Number of the NUMA node.
+    node_usage: Total usage.
+    system_usage: Usage of neither pods nor host applications.
+    """
 
     numa_node_id: Int32 | None = None
     node_usage: ResourceMap | None = None
@@ -143,6 +165,7 @@ class NodeUsage(Document, frozen=True, kw_only=True):
 
     node_usage: Total usage, averaged over aggregateDurationSeconds.
     system_usage: Usage of neither pods nor host applications.
+    numa_usages: Usage by NUMA node.
     """
 
     node_usage: ResourceMap | None = None
@@ -155,8 +178,12 @@ class NodeUsage(Document, frozen=True, kw_only=True):
 class PodMetric(Document, frozen=True, kw_only=True):
     """Usage of a pod, averaged over aggregateDurationSeconds.
 
+    name: Name of the pod.
+    namespace: Namespace of the pod.
+    pod_usage: Usage of the pod.
     priority: Class: koord-prod, koord-mid, koord-batch, koord-free.
     qos: LSE, LSR, LS, BE or SYSTEM.
+    extensions: Figures of other programs, by name.
     """
 
     name: str | None = None
@@ -170,6 +197,8 @@ class PodMetric(Document, frozen=True, kw_only=True):
 class HostApplicationMetric(Document, frozen=True, kw_only=True):
     """Usage of a host application, averaged over aggregateDurationSeconds.
 
+    name: Name of the host application.
+    usage: Usage of the host application.
     priority: Class: koord-prod, koord-mid, koord-batch, koord-free.
     qos: LSE, LSR, LS, BE or SYSTEM.
     """
@@ -181,7 +210,10 @@ class HostApplicationMetric(Document, frozen=True, kw_only=True):
 
 
 class PredictedMetric(Document, frozen=True, kw_only=True):
-    """Prediction for all pods of a class."""
+    """Prediction for all pods of a class.
+
+    resource: Predicted amounts.
+    """
 
     resource: ResourceMap | None = None
 
@@ -190,8 +222,8 @@ class NodeMetricStatus(Document, frozen=True, kw_only=True):
     """Latest measurement.
 
     update_time: Time of the measurement. Readers ignore old measurements.
-    pods_metric: By namespace and name.
-    host_application_metric: By name.
+    pods_metric: Usage by pod, in the order of namespace and name.
+    host_application_metric: Usage by host application, in the order of name.
     prod_reclaimable_metric: Requests of Prod that Prod will not use.
     prod_peak_metric: Predicted peak of Prod and system.
     """

@@ -40,6 +40,7 @@ CgroupBase: TypeAlias = Literal["CgroupRoot", "Kubepods", "KubepodsBurstable", "
 class ThresholdStrategy(Document, frozen=True, kw_only=True):
     """Thresholds for suppressing and evicting pods of low classes, in percent of capacity.
 
+    enable: Whether these thresholds apply.
     cpu_suppress_threshold_percent: CPU usage up to which Best Effort pods may fill the node.
     cpu_suppress_min_percent: CPU that Best Effort pods always keep.
     cpu_suppress_policy: How Best Effort pods are limited.
@@ -84,6 +85,7 @@ class ThresholdStrategy(Document, frozen=True, kw_only=True):
 class CpuQos(Document, frozen=True, kw_only=True):
     """CPU priority of a class.
 
+    enable: Whether these rules apply.
     group_identity: With the policy groupIdentity: 2 is the highest priority.
     sched_idle: With the policy coreSched: 1 runs pods only on idle CPUs.
     core_expeller: With the policy coreSched: share no core with idle-class tasks.
@@ -98,12 +100,14 @@ class CpuQos(Document, frozen=True, kw_only=True):
 class MemoryQos(Document, frozen=True, kw_only=True):
     """Memory protection and reclaim.
 
+    enable: Whether these rules apply.
     min_limit_percent: Memory that is never reclaimed, in percent of the request.
     low_limit_percent: Memory that is reclaimed last, in percent of the request.
     throttling_percent: Threshold of throttling, in percent of the range from request to limit.
     wmark_ratio: Threshold of background reclaim, in percent of the limit.
     wmark_scale_permill: Memory reclaimed in the background at once, in permill of the limit.
     wmark_min_adj: Adjustment of the node's watermark; below 0 memory is reclaimed later.
+    priority_enable: Whether the kernel kills by priority when memory runs out.
     priority: Order in which the kernel kills when memory runs out.
     oom_kill_group: Whether all processes of a group are killed together.
     page_cache_enable: Whether the page cache is limited.
@@ -131,9 +135,22 @@ class MemoryQos(Document, frozen=True, kw_only=True):
 class IoConfig(Document, frozen=True, kw_only=True):
     """Limits of a block device, 0 is unlimited. Latencies and costs apply to the root group only.
 
-    read_latency: Microseconds.
-    write_latency: Microseconds.
+    read_iops: Reads per second.
+    write_iops: Writes per second.
+    read_bps: Bytes read per second.
+    write_bps: Bytes written per second.
+    io_weight_percent: Weight of the class against others.
+    read_latency: Target latency of reads, in microseconds.
+    write_latency: Target latency of writes, in microseconds.
+    read_latency_percent: Percentile of reads that should meet the target.
+    write_latency_percent: Percentile of writes that should meet the target.
     enable_user_model: Whether the model* costs are used.
+    model_read_bps: Bytes per second that the device can read.
+    model_write_bps: Bytes per second that the device can write.
+    model_read_seq_iops: Sequential reads per second that the device can do.
+    model_write_seq_iops: Sequential writes per second that the device can do.
+    model_read_rand_iops: Random reads per second that the device can do.
+    model_write_rand_iops: Random writes per second that the device can do.
     """
 
     read_iops: NotNegative | None = None
@@ -155,7 +172,11 @@ class IoConfig(Document, frozen=True, kw_only=True):
 
 
 class Block(Document, frozen=True, kw_only=True):
-    """A device, a volume group or a volume of pods."""
+    """A device, a volume group or a volume of pods.
+
+    name: Name of the device, the volume group or the volume.
+    type: What the name refers to.
+    """
 
     name: str | None = None
     type: BlockType | None = None
@@ -163,14 +184,24 @@ class Block(Document, frozen=True, kw_only=True):
 
 
 class BlkioQos(Document, frozen=True, kw_only=True):
-    """Sharing of block devices."""
+    """Sharing of block devices.
+
+    enable: Whether these rules apply.
+    blocks: Devices with limits.
+    """
 
     enable: bool | None = None
     blocks: tuple[Block, ...] | None = None
 
 
 class ResctrlQos(Document, frozen=True, kw_only=True):
-    """Share of the last-level cache and of memory bandwidth that a class may use."""
+    """Share of the last-level cache and of memory bandwidth that a class may use.
+
+    enable: Whether these rules apply.
+    cat_range_start_percent: Start of the range of the cache, in percent of its ways.
+    cat_range_end_percent: End of the range of the cache, in percent of its ways.
+    mba_percent: Memory bandwidth.
+    """
 
     enable: bool | None = None
     cat_range_start_percent: Percent | None = None
@@ -179,7 +210,14 @@ class ResctrlQos(Document, frozen=True, kw_only=True):
 
 
 class NetworkQos(Document, frozen=True, kw_only=True):
-    """Bandwidth: an integer is a percentage of the node, a string an amount per second."""
+    """Bandwidth: an integer is a percentage of the node, a string an amount per second.
+
+    enable: Whether these rules apply.
+    ingress_request: Guaranteed bandwidth of received packets.
+    ingress_limit: Highest bandwidth of received packets.
+    egress_request: Guaranteed bandwidth of sent packets.
+    egress_limit: Highest bandwidth of sent packets.
+    """
 
     enable: bool | None = None
     ingress_request: PercentOrQuantity | None = None
@@ -199,14 +237,25 @@ class QosClass(Document, frozen=True, kw_only=True):
 
 
 class QosPolicies(Document, frozen=True, kw_only=True):
-    """Kernel mechanisms that enforce the rules."""
+    """Kernel mechanisms that enforce the rules.
+
+    cpu_policy: Mechanism for CPU priorities.
+    net_qos_policy: Mechanism for network bandwidth.
+    """
 
     cpu_policy: CpuPolicy | None = None
     net_qos_policy: NetQosPolicy | None = None
 
 
 class QosStrategy(Document, frozen=True, kw_only=True):
-    """Rules by QoS class."""
+    """Rules by QoS class.
+
+    lsr_class: Rules for LSR pods.
+    ls_class: Rules for LS pods.
+    be_class: Rules for BE pods.
+    system_class: Rules for SYSTEM pods.
+    cgroup_root: Rules for the root cgroup.
+    """
 
     policies: QosPolicies | None = None
     lsr_class: QosClass | None = None
@@ -219,6 +268,7 @@ class QosStrategy(Document, frozen=True, kw_only=True):
 class BurstStrategy(Document, frozen=True, kw_only=True):
     """How far a container may exceed its CPU limit for a while.
 
+    policy: Which mechanisms are used.
     cpu_burst_percent: CPU time that a container may accumulate, in percent of the limit.
     cfs_quota_burst_percent: Highest CPU quota, in percent of the limit.
     cfs_quota_burst_period_seconds: Longest time of a raised quota; -1 is unlimited.
@@ -236,9 +286,12 @@ class SystemStrategy(Document, frozen=True, kw_only=True):
     """Kernel settings of the node.
 
     min_free_kbytes_factor: Memory kept free, in ten-thousandths.
-    watermark_scale_factor: vm.watermark_scale_factor
+    watermark_scale_factor: Value of vm.watermark_scale_factor.
     memcg_reap_back_ground: Whether deleted memory groups are reaped.
-    sched_idle_saver_wmark: Nanoseconds.
+    sched_group_identity_enabled: Whether the kernel applies group identities.
+    sched_idle_saver_wmark: Idle time, in nanoseconds, above which a CPU may take idle-class tasks.
+    sched_features: Scheduler features to turn on or off, by name.
+    page_cache_limit_enabled: Whether the kernel applies limits of the page cache.
     total_network_bandwidth: Bandwidth of the node; 0 is that of its network card.
     """
 
@@ -253,7 +306,12 @@ class SystemStrategy(Document, frozen=True, kw_only=True):
 
 
 class CgroupPath(Document, frozen=True, kw_only=True):
-    """Path of a host application's cgroup."""
+    """Path of a host application's cgroup.
+
+    base: Directory from which the path starts.
+    parent_dir: Directory below base.
+    relative_path: Directory below parentDir.
+    """
 
     base: CgroupBase | None = None
     parent_dir: str | None = None
@@ -267,6 +325,7 @@ class HostApplicationStrategy(Document, frozen=True, kw_only=True):
 class HostApplication(Document, frozen=True, kw_only=True):
     """An application that runs outside of Kubernetes.
 
+    name: Name of the application.
     priority: Class: koord-prod, koord-mid, koord-batch, koord-free.
     qos: LSE, LSR, LS, BE or SYSTEM.
     """
@@ -279,7 +338,10 @@ class HostApplication(Document, frozen=True, kw_only=True):
 
 
 class NodeSLOSpec(Document, frozen=True, kw_only=True):
-    """Rules of quality of service for a node."""
+    """Rules of quality of service for a node.
+
+    extensions: Rules of other programs, by name.
+    """
 
     resource_used_threshold_with_be: ThresholdStrategy | None = None
     resource_qos_strategy: QosStrategy | None = None

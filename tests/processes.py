@@ -5,6 +5,7 @@ tests a process may be five times as slow. A bound only ends a test that has fai
 """
 
 import asyncio
+import contextlib
 import inspect
 import os
 import signal
@@ -33,6 +34,16 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def command_lines(folder: Path) -> dict[int, list[str]]:
+    """The arguments, by process id, of processes that name the folder on their command line."""
+    lines = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder) in (line := path.read_bytes().decode(errors="replace")):
+                lines[int(path.parent.name)] = line.split("\0")
+    return lines
 
 
 def hears_sigterm(pid: int) -> bool:

@@ -2,7 +2,8 @@
 
 The components listen on loopback, with TLS and RBAC. KWOK simulates the kubelets as configured in
 `deploy/controlplane/stages.yaml`. A guard per component (`process_guard`) stops it when this
-process ends. `python -m pipeline.local.control_plane` runs one until Ctrl-C.
+process ends. `python -m pipeline.local.control_plane` runs one until Ctrl-C, and restarts
+components that end.
 
     with local_control_plane() as plane:
         plane.kubectl("get", "nodes")
@@ -41,6 +42,7 @@ _TAIL_LINES: Final = 15
 _REQUEST_SECONDS: Final = 5.0
 _LEASE_SECONDS: Final = 40
 _POLL_SECONDS: Final = 0.05
+_RESTART_SECONDS: Final = 3.0
 _AUDIT_FILES: Final = 5
 _AUDIT_FILE_MB: Final = 100
 
@@ -149,6 +151,13 @@ class ControlPlane:
     def wait_ready(self, deadline: float) -> None:
         """Return when the API server answers. Raises as `start` does."""
         self._wait_for("/readyz", deadline)
+
+    def restart_ended(self) -> list[Component]:
+        """Restart the components that have ended, and return them. The data of etcd is kept."""
+        ended = [component for component in self.components.values() if not component.is_running]
+        for component in ended:
+            component.start()
+        return ended
 
     def close(self) -> None:
         """Stop all components and remove the directory. May be called twice."""
@@ -334,7 +343,10 @@ def local_control_plane(**options: Any) -> Iterator[ControlPlane]:
 
 
 def main() -> None:
-    """Run a control plane until Ctrl-C or SIGTERM; print a line that sets KUBECONFIG and PATH."""
+    """Run a control plane until Ctrl-C or SIGTERM; print a line that sets KUBECONFIG and PATH.
+
+    Components that end are restarted, and keep their data.
+    """
     argparse.ArgumentParser(
         prog="python -m pipeline.local.control_plane", description=main.__doc__
     ).parse_args()
@@ -348,7 +360,9 @@ def main() -> None:
         sys.stderr.write(
             "the control plane is ready: paste this line into another shell; Ctrl-C ends it\n"
         )
-        ended.wait()
+        while not ended.wait(_RESTART_SECONDS):
+            for component in plane.restart_ended():
+                sys.stderr.write(f"{component.name} ended, restarting it; log: {component.log}\n")
 
 
 if __name__ == "__main__":

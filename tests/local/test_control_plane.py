@@ -1,6 +1,5 @@
 """The local control plane: real etcd, API server, controllers and scheduler, with KWOK's nodes."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pipeline.errors import ControlPlaneError
 from pipeline.local.control_plane import ControlPlane, local_control_plane
 from pipeline.local.process_guard import die_with_parent
 from tests.cluster.objects import apply, deployment, items, node
-from tests.processes import eventually
+from tests.processes import command_lines, eventually
 
 # The first may have to wait until the programs are built.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -169,21 +168,11 @@ def test_kill_9_of_the_program_leaves_no_process_and_no_directory() -> None:
     )  # fmt: skip
     assert parent.stdout is not None
     folder = Path(parent.stdout.readline().strip())
-    assert len(processes_of(folder)) >= 5
+    assert len(command_lines(folder)) >= 5
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert eventually(lambda: not folder.exists() and not processes_of(folder), 60)
-
-
-def processes_of(folder: Path) -> list[Path]:
-    """Those that name the folder on their command line."""
-    paths = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if str(folder).encode() in path.read_bytes():
-                paths.append(path)
-    return paths
+    assert eventually(lambda: not folder.exists() and not command_lines(folder), 60)
 
 
 def test_early_end_of_a_part_is_an_error_with_its_log() -> None:

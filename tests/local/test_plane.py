@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.local.control_plane import ControlPlane
 from pipeline.local.process_guard import die_with_parent
+from tests.processes import command_lines, eventually
 
 # Its programs may have to be built.
 pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -18,27 +19,41 @@ pytestmark = [pytest.mark.plane, pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 
 
-def test_plane_prints_the_environment_and_leaves_nothing(plane: ControlPlane) -> None:
+def test_plane_prints_its_environment_restarts_what_ended_and_leaves_nothing(
+    plane: ControlPlane,
+) -> None:
     """`plane` has its programs built; this one is another."""
     page = ROOT / "docs" / "how-to" / "run-a-local-control-plane.md"
     assert "python -m pipeline.local.control_plane" in page.read_text()
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'node-exporter'}"}
     with subprocess.Popen(
         [sys.executable, "-m", "pipeline.local.control_plane"], env=os.environ | path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=die_with_parent,
     ) as process:  # fmt: skip
         assert process.stdout is not None
+        assert process.stderr is not None
         line = process.stdout.readline()
         match = re.fullmatch(r'export KUBECONFIG=(\S+) PATH="(\S+):\$PATH"\n', line)
         assert match, line
         config, folders = Path(match[1]), [Path(folder) for folder in match[2].split(":")]
         assert (folders[1] / "helm").exists()
-        answer = subprocess.run(
-            [folders[0] / "kubectl", "get", "namespaces", "-o", "name"],
-            env={"KUBECONFIG": str(config), "HOME": str(config.parent)},
-            capture_output=True, text=True, check=True, timeout=60,
-        )  # fmt: skip
-        assert "namespace/default" in answer.stdout
+        assert "the control plane is ready" in process.stderr.readline()
+
+        def namespaces() -> str:
+            return subprocess.run(
+                [folders[0] / "kubectl", "get", "namespaces", "-o", "name"],
+                env={"KUBECONFIG": str(config), "HOME": str(config.parent)},
+                stdout=subprocess.PIPE, text=True, check=False, timeout=60,
+            ).stdout  # fmt: skip
+
+        assert "namespace/default" in namespaces()
+        for name in ("etcd", "kube-apiserver"):
+            arguments = command_lines(config.parent).items()
+            (pid,) = (pid for pid, (program, *_) in arguments if Path(program).name == name)
+            os.kill(pid, signal.SIGKILL)
+            log = config.parent / f"{name}.log"
+            assert process.stderr.readline() == f"{name} ended, restarting it; log: {log}\n"
+        assert eventually(lambda: "namespace/default" in namespaces(), 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert not config.parent.exists()

@@ -67,7 +67,7 @@ jars: setup ## Fetch the local broker's jars (once; checked by SHA-256)
 plane: setup ## Build the local Kubernetes control plane and a Prometheus (once; minutes)
 	@$(BIN)/python -m pipeline.local.build_programs
 
-PYTEST = $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest
 # Tests that need neither broker, control plane, cgroups, virtual machine, browser nor
 # patience.
 PURE := not broker and not plane and not cgroups and not guest and not browser and not slow and not soak

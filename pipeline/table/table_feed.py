@@ -278,7 +278,7 @@ class Feed:
         if error.message != self._warned:
             self._warned = error.message
             _log.warning(
-                f"{self.name} is not fed; it keeps its records",
+                f"{self.name}: not fed, records are kept",
                 reason=error.message,
                 hint=error.hint,
                 nodes=len(self.table),
@@ -303,7 +303,7 @@ class Feed:
             while True:
                 await self._read(follower, self.table)
                 if self._warned:
-                    _log.info(f"{self.name} is fed again", nodes=len(self.table))
+                    _log.info(f"{self.name}: fed again", nodes=len(self.table))
                     self._warned = ""
                 await self._look_for_missing()
 

@@ -182,11 +182,13 @@ def _continued(head: str, subject: str, reason: str) -> Iterator[str]:
 
 
 def _subject(action: ActionRecord) -> str:
-    """The pods of an eviction, whose values are UIDs, or the values that change."""
+    """The pods of an eviction, whose values are UIDs, or the values that change; all values if none
+    does."""
     if action.action == "evict":
         return ", ".join(action.before) or "all pods of the plan"
     names = dict.fromkeys([*action.before, *action.after])
+    changed = [name for name in names if action.before.get(name) != action.after.get(name)]
     return ", ".join(
         f"{name} {action.before.get(name) or '-'} -> {action.after.get(name) or '-'}"
-        for name in names
+        for name in changed or names
     )

@@ -31,7 +31,12 @@ DONE = action("web", "12:00", "done")
 MARK = action("", "12:30", "done", action="mark the log", before={}, after={}, plan="")
 WRITTEN = action(
     "web", "14:00", "done", actuator="actuator", action="patch", why="Batch shrank", plan="",
-    before={"batch-cpu": "4000", "mid-cpu": None}, after={"batch-cpu": "1000", "mid-cpu": "20"},
+    before={"batch-cpu": "4000", "mid-cpu": None, "mid-memory": "0"},
+    after={"batch-cpu": "1000", "mid-cpu": "20", "mid-memory": "0"},
+)  # fmt: skip
+SAME = action(
+    "web", "14:30", "done", actuator="actuator", action="patch", why="written over", plan="",
+    before={"mid-memory": "0"}, after={"mid-memory": "0"},
 )  # fmt: skip
 
 
@@ -49,7 +54,7 @@ def run(
 def test_actions_of_the_last_hour_are_listed_by_time_with_their_reasons(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    result = run(monkeypatch, [WRITTEN, REFUSED, MARK, DONE])
+    result = run(monkeypatch, [WRITTEN, REFUSED, MARK, DONE, SAME])
     assert result.exit_code == 0
     assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
         "TIME NODE ACTUATOR OUTCOME SUBJECT REASON",
@@ -57,6 +62,7 @@ def test_actions_of_the_last_hour_are_listed_by_time_with_their_reasons(
         "2023-11-14T22:13:00Z db evictor refused default/web-0 evictions are stopped by /api/v1/x",
         "2023-11-14T22:14:00Z web actuator done batch-cpu 4000 -> 1000, mid-cpu - -> 20 "
         "Batch shrank",
+        "2023-11-14T22:14:30Z web actuator done mid-memory 0 -> 0 written over",
     ]
 
 

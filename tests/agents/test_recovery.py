@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.agents import checkpoint_rounds, restored_nodes
-from pipeline.agents import recovery as module
+from pipeline.agents import checkpoint_rounds, model_recovery, restored_nodes
 from pipeline.agents.checkpoint_selection import PartitionCheckpoints, replay_start
-from pipeline.agents.recovery import join_start
+from pipeline.agents.recovery import Recovery, join_start
 from pipeline.errors import StateError
 from pipeline.kafka.producer import Keyed
 from pipeline.processors.model.model_config import Profile
@@ -68,9 +67,9 @@ async def test_a_replay_starts_at_the_last_complete_round_else_at_the_first_wind
     first = await Owner(broker, "x").load()
     await (first.round() if complete else first.step_round())
     log.windows(1, *NODES)
-    before = value_of(module.REPLAYED)
+    before = value_of(model_recovery.REPLAYED)
     assert content((await Owner(broker, "y").load()).model) == content(undisturbed(broker))
-    assert value_of(module.REPLAYED) - before == replayed
+    assert value_of(model_recovery.REPLAYED) - before == replayed
 
 
 async def test_an_interrupted_round_is_ignored() -> None:
@@ -184,16 +183,16 @@ async def test_an_older_owner_does_not_delete_records_of_a_newer_one(
     """The older owner claims, is paused while the newer one writes a round, and continues."""
     broker, _ = make_log(4, *NODES)
     older, newer = Owner(broker, "older"), Owner(broker, "newer")
-    claim = module.Recovery.claim
+    claim = Recovery.claim
 
-    async def pause_after_claim(self: module.Recovery, partition: int, ids: Any) -> int:
+    async def pause_after_claim(self: Recovery, partition: int, ids: Any) -> int:
         epoch = await claim(self, partition, ids)
         if self is older.recovery:
             await newer.load()
             await newer.round()
         return epoch
 
-    monkeypatch.setattr(module.Recovery, "claim", pause_after_claim)
+    monkeypatch.setattr(Recovery, "claim", pause_after_claim)
     await older.load()
     assert older.epoch < newer.epoch
     await older.round()
@@ -230,12 +229,12 @@ async def test_a_kept_partition_keeps_its_models_and_catches_up() -> None:
     previous.ownership.owned = False
     log.windows(2, *NODES)
     log.depart("a")
-    before = value_of(module.REPLAYED)
+    before = value_of(model_recovery.REPLAYED)
     await owner.load(previous)
     assert owner.model.bank is bank
     assert owner.epoch > epoch
     assert content(owner.model) == content(undisturbed(broker))
-    assert value_of(module.REPLAYED) - before == 11
+    assert value_of(model_recovery.REPLAYED) - before == 11
     assert owner.shard.join.cluster_state is previous.join.cluster_state
     # Its own older records are older all the same.
     assert node_key("a", epoch) in owner.shard.stale_keys
@@ -452,9 +451,9 @@ async def test_unapplied_windows_removed_by_retention_are_counted_and_mark_the_m
     log.windows(windows, *NODES)
     expected = content(undisturbed(broker))
     broker.trim(WINDOWS, 0, first)
-    before = value_of(module.LOST)
+    before = value_of(model_recovery.LOST)
     owner = await Owner(broker, "y").load()
-    assert value_of(module.LOST) - before == lost
+    assert value_of(model_recovery.LOST) - before == lost
     assert (content(owner.model) == expected) is (lost == 0)
     assert owner.model.next_offset == 20 + 5 * windows
     await owner.round()
@@ -571,7 +570,9 @@ def test_the_simulation_detects_an_early_marker(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_simulation_detects_a_late_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        module, "replay_start", lambda marker, first: first if marker is None else marker.resume + 1
+        model_recovery,
+        "replay_start",
+        lambda marker, first: first if marker is None else marker.resume + 1,
     )
     assert any(simulate(seed, zombies=False) for seed in range(25))
 
@@ -629,9 +630,9 @@ async def test_a_shard_loaded_before_a_cancellation_only_catches_up_next_time() 
     assert released == {0: owner.shard}
     owner.output.refuses = lambda topic: False
     log.windows(2, *NODES)
-    before = value_of(module.REPLAYED)
+    before = value_of(model_recovery.REPLAYED)
     [shard] = [loaded async for loaded in owner.recovery.load_all([0], released)]
-    assert (released, value_of(module.REPLAYED) - before) == ({}, 2 * len(NODES))
+    assert (released, value_of(model_recovery.REPLAYED) - before) == ({}, 2 * len(NODES))
     assert content(shard.model) == content(undisturbed(broker))
 
 
@@ -645,9 +646,9 @@ async def test_a_node_with_an_oversized_checkpoint_is_marked(
     await first.round()
     assert marker(broker, first.epoch).left_out["c"].applied == applied
     log.windows(2, *NODES)
-    before = value_of(module.REPLAYED)
+    before = value_of(model_recovery.REPLAYED)
     second = await Owner(broker, "y").load()
-    assert value_of(module.REPLAYED) - before == 2 * len(NODES)
+    assert value_of(model_recovery.REPLAYED) - before == 2 * len(NODES)
     restored = content(second.model)
     assert (restored["c"][1].applied, restored["c"][1].lost) == (2, applied)
     assert content(undisturbed(broker)) | {"c": restored["c"]} == restored

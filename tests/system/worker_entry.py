@@ -13,7 +13,7 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaTimeoutError
 
-from pipeline.agents import checkpoint_rounds, recovery
+from pipeline.agents import checkpoint_rounds, model_recovery, recovery
 from pipeline.agents.model_agent import ModelCursor
 from pipeline.kafka.producer import Keyed, Producer
 from pipeline.processors.model.learner import Learner
@@ -36,7 +36,7 @@ def replay_left_out() -> None:
     ) -> None:
         model.next_offset = end
 
-    recovery.Recovery.apply_log = skip  # type: ignore[method-assign]
+    model_recovery.ModelRecovery.apply_log = skip  # type: ignore[method-assign]
 
 
 def join_trusts_commits() -> None:

@@ -153,7 +153,8 @@ class ControlPlane:
         self._wait_for("/readyz", deadline)
 
     def restart_ended(self) -> list[Component]:
-        """Restart the components that have ended, and return them. The data of etcd is kept."""
+        """Restart the components that have ended, and return them. The data of etcd is kept. Raises
+        `ControlPlaneError` for one whose guard has ended, too."""
         ended = [component for component in self.components.values() if not component.is_running]
         for component in ended:
             component.start()
@@ -353,6 +354,13 @@ def main() -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    try:
+        _run_until(ended)
+    except ControlPlaneError as error:
+        sys.exit(f"error: {error}")
+
+
+def _run_until(ended: threading.Event) -> None:
     folders = f"{ensure_programs()['kubectl'].parent}:{ensure_helm().parent}"
     with local_control_plane() as plane:
         sys.stdout.write(f'export KUBECONFIG={plane.kubeconfig()} PATH="{folders}:$PATH"\n')
@@ -361,7 +369,12 @@ def main() -> None:
             "the control plane is ready: paste this line into another shell; Ctrl-C ends it\n"
         )
         while not ended.wait(_RESTART_SECONDS):
-            for component in plane.restart_ended():
+            try:
+                restarted = plane.restart_ended()
+            except ControlPlaneError:
+                sys.stderr.write("a component cannot be restarted, ending the others ...\n")
+                raise
+            for component in restarted:
                 sys.stderr.write(f"{component.name} ended, restarting it; log: {component.log}\n")
 
 
